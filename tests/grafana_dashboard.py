@@ -35,18 +35,18 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Nodes ready", (('sum(tidelog_ready{job=~"$job"})', ""),), width=3, kind="stat"),
             Panel(
-                "Nodes away",
+                "Nodes suspect or dead",
                 (('max(tidelog_nodes{job=~"$job", membership=~"suspect|dead"})', ""),),
                 width=3,
                 kind="stat",
-                text="By gossip, as the node that sees most of them away has it.",
+                text="By gossip; the largest number that any node reports.",
             ),
             Panel(
                 "Without a quorum",
                 (('max(tidelog_no_quorum_partitions{job=~"$job"})', ""),),
                 width=3,
                 kind="stat",
-                text="Partitions that take no records.",
+                text="Partitions that refuse publishes.",
             ),
             Panel("Without an owner", (('max(tidelog_no_owner_partitions{job=~"$job"})', ""),), width=3, kind="stat"),
             Panel(
@@ -151,7 +151,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Lag by group and topic",
                 ((f"topk(20, sum by (group, topic) ({LAG}))", "{{group}} on {{topic}}"),),
                 width=12,
-                text="Records from a group's position to the end of what is committed.",
+                text="Records between the position of a group and the high watermark.",
             ),
             Panel(
                 "Groups and members",
@@ -228,7 +228,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Disk free a day from now",
                 (('predict_linear(tidelog_disk_free_bytes{job=~"$job"}[6h], 86400)', "{{instance}}"),),
                 unit="bytes",
-                text="If it goes on like the last six hours; below 0 it is full by then.",
+                text="At the rate of the last six hours; below 0 the disk is full by then.",
             ),
             Panel(
                 "Size by topic",
@@ -317,7 +317,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="bytes",
             ),
             Panel(
-                "Credentials looked at",
+                "Credential checks",
                 (("sum by (outcome) (rate(tidelog_gateway_identified_total[$__rate_interval]))", "{{outcome}}"),),
                 unit="cps",
             ),

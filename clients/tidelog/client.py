@@ -66,7 +66,7 @@ REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
 
 
 class Client:
-    """A connection to a Tidelog cluster.
+    """The entry point to a Tidelog cluster; the first request opens the connections.
 
     Args:
         bootstrap: "host:port" (several: a list, or comma-separated); the other nodes are discovered through them.
@@ -76,14 +76,17 @@ class Client:
         unreachable_timeout_s: time limit of requests and records while no node can be connected to, or the connected
             ones answer neither requests nor probes; None: no separate limit.
         idle_poll_us: busy-poll for up to so many µs while answers to small requests arrive within that time; 0: never.
-        zone: zone of this program, as in the nodes' `zone`: consumers read from a replica in it. "": from owners.
-        metrics: receives what is published, consumed and lost; see `tidelog.metrics`. None for none.
+        zone: zone of this program, as in the nodes' setting `zone`: consumers read from a replica in this zone. "":
+            consumers read from partition owners.
+        metrics: receives counts of published and consumed records, failures and reconnects; see `tidelog.metrics`.
+            None: no metrics.
         api_key: an API key, or a function that returns one for each connection, such as
             `tidelog.credentials.ApiKeyFile(path)`. None: from the environment.
         credentials: instead of `api_key`, any of `tidelog.credentials`: a token or a password.
         tls: TLS settings, `tidelog.tls.Tls`; True: from the environment. None: only if the environment sets
             TIDELOG_CA_FILE, TIDELOG_CERT_FILE, TIDELOG_CRL_FILE or TIDELOG_TLS=1. False: no TLS.
-        router: of another client, to act on behalf of a caller; see `tidelog.cluster.callers`. Close this client first.
+        router: router of another client, to act on behalf of another principal; see `tidelog.cluster.callers`. Close
+            this client before that one.
 
     Raises:
         InvalidRequestError: an address or argument is invalid.
@@ -125,7 +128,7 @@ class Client:
         self.security = Security(self._router, self._check_usable)
         """API keys, users, access rules and quotas."""
         self.keyed_requests = IdempotentRequests(self._router, self._check_usable)
-        """For the gateway only."""
+        """Publishing with idempotency keys; for the gateway only."""
         self._producers: WeakSet[Producer] = WeakSet()
         self._consumers: WeakSet[Consumer] = WeakSet()
 
@@ -134,7 +137,7 @@ class Client:
         """Return a client for the cluster of a context; see `tidelog context`.
 
         Args:
-            name: of the context; None: that of TIDELOG_CONTEXT, or the current one.
+            name: name of the context; None: the context that TIDELOG_CONTEXT names, or the current one.
             options: arguments of `Client`, which take precedence over the context.
 
         Raises:
@@ -206,9 +209,9 @@ class Client:
         """Create a topic.
 
         Args:
-            name: 1 to 200 of A-Z a-z 0-9 . _ -
-            partitions: their number; None: 1. It can only be raised later.
-            exist_ok: return the topic if one with the given settings exists.
+            name: 1 to 200 characters of A-Z a-z 0-9 . _ -
+            partitions: number of partitions; None: 1. It can be raised later, but not lowered.
+            exist_ok: if the topic exists with the given settings, return it instead of raising TopicExistsError.
             settings: see `TopicSettings`.
 
         Raises:
@@ -225,13 +228,13 @@ class Client:
         return topic
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:
-        """Return all topics by name; `internal`: include internal topics."""
+        """Return all topics, sorted by name; `internal`: include internal topics."""
         self._check_usable()
         infos = await paging.list_topics(self._router, internal=internal)
         return sorted(map(topic_conversions.topic_of, infos), key=lambda topic: topic.name)
 
     async def topic_page(self, *, after: str = "", limit: int = 100) -> tuple[list[Topic], bool]:
-        """Return topics by name, without their partitions, and whether more follow.
+        """Return topics in the order of their names, without their partitions, and whether more follow.
 
         Args:
             after: name of the last topic of the previous page; it need not exist any more.
@@ -284,12 +287,13 @@ class Client:
 
         Args:
             topic: the topic's name.
-            before: an offset in the given partitions, at most the high watermark; or a datetime with a zone: everything
-                before the first record that is not older.
-            partitions: 0-based; None for all, if `before` is a datetime or the topic has one partition.
+            before: an offset in the given partitions, at most the high watermark; or a datetime with a time zone: all
+                records before the first one whose timestamp is not earlier.
+            partitions: 0-based numbers. None: all, which is allowed if `before` is a datetime or the topic has one
+                partition.
 
         Raises:
-            OffsetOutOfRangeError: the offset is past the end; with the bounds.
+            OffsetOutOfRangeError: the offset is past the end of the log; the error has the log's bounds.
             ForbiddenError: the topic is on hold.
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
             InvalidRequestError: an argument is invalid.
@@ -298,7 +302,7 @@ class Client:
         return await record_deletion.delete_records(self._router, topic, before, partitions)
 
     async def cluster_status(self, *, topics: bool = True) -> ClusterStatus:
-        """Return nodes and topics as one node sees them; without `topics` the topics are left out."""
+        """Return the nodes and, unless `topics` is False, the topics, as one node sees them."""
         self._check_usable()
         return topic_conversions.status_of(await paging.cluster_status(self._router, nodes_only=not topics))
 
@@ -312,16 +316,19 @@ class Client:
         return (await self.cluster_status(topics=False)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
-        """Start to move a node's replicas and ownership away, or end draining; return how many partitions it stores.
+        """Start to move a node's replicas and ownership away; return the number of partitions that it stores.
+
+        With `draining=False`, end the draining and return 0.
 
         Raises:
-            InvalidRequestError: the node does not exist, or the cluster has a single node.
+            InvalidRequestError: the node does not exist.
+            ForbiddenError: the cluster has a single node.
         """
         change = pb.ClusterChange(drain=node_id) if draining else pb.ClusterChange(undrain=node_id)
         return (await self._change_cluster(change)).moves
 
     async def remove_node(self, node_id: str, *, accept_data_loss: bool = False) -> None:
-        """Remove a drained node permanently; `accept_data_loss`: even if it may store the only copy of records.
+        """Remove a drained node permanently; with `accept_data_loss`, even if it may store the only copy of records.
 
         Raises:
             InvalidRequestError: the node does not exist, stores data that others lack, or is the last one that stores
@@ -334,29 +341,37 @@ class Client:
         return (await self._change_cluster(pb.ClusterChange(rebalance=True))).moves
 
     async def finalize_level(self) -> int:
-        """Raise the feature level permanently if all nodes support the newest (else InvalidRequestError); return it."""
+        """Raise the cluster's feature level permanently to the highest of the metadata owner's build; return the level.
+
+        Raises:
+            InvalidRequestError: a node does not support that level.
+        """
         return (await self._change_cluster(pb.ClusterChange(finalize=True))).level
 
     async def recover_unsafely(self, topic: str, partition: int, node_id: str) -> Recovery:
         """Recover a partition whose quorum is permanently lost, from the replicas of the named and other live nodes.
 
-        The node is the sole replica afterwards. Acknowledged records may be lost, unless a quorum answers; the result
-        reports which. A replica that returns with another end of the epoch must be replaced.
+        The named node is the sole replica afterwards. Acknowledged records may be lost, unless a quorum answers;
+        `Recovery.unsafe` reports whether that is possible. A replica that comes back with another end of the recovered
+        epoch must be replaced.
 
         Raises:
-            InvalidRequestError: the node does not exist or holds no suitable replica.
-            UnknownTopicError, UnknownPartitionError, LimboError: the partition does not exist; the replica is damaged.
+            InvalidRequestError: the node does not exist, cannot be reached, or holds no suitable replica.
+            UnknownTopicError, UnknownPartitionError: the partition does not exist.
+            LimboError: the node's replica is damaged.
         """
         self._check_usable()
         return await cluster_operations.recover_unsafely(self._router, topic, partition, node_id)
 
     async def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
-        """Compact the current content of `partitions` (None: all), one after another; return when done.
+        """Compact the current content of `partitions` (None: all), one after another; return when all are compacted.
 
-        A pass takes as long as reading the log at the nodes' configured rate. It may be interrupted and repeated.
+        Compacting a partition takes as long as reading its log at the nodes' configured rate. The call may be
+        interrupted and repeated.
 
         Raises:
-            TimedOutError, ConnectionLostError: the pass made no progress for 30 s; the owner was silent for 20 s.
+            TimedOutError: the compaction of a partition made no progress for 30 s.
+            ConnectionLostError: the owner of a partition was silent for 20 s.
             EpochChangingError: a quorum did not confirm the result; the message names the missing replicas.
             InvalidRequestError: the topic's cleanup does not include compaction, or the topic is on hold.
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
@@ -379,7 +394,7 @@ class Client:
         Args:
             topic: the topic's name.
             partition: 0-based.
-            offset: of the first record.
+            offset: offset of the first record to return.
             options: `max_bytes`: approximate size of the result (8 MiB), as stored; at least one batch is returned.
                 `min_bytes`: wait until this many bytes can be returned (0), for at most `wait_ms`.
                 `wait_ms`: see `min_bytes` (0). If it is > 0, the call also waits, without limit, for a quota.
@@ -389,10 +404,11 @@ class Client:
                 `end_offset`: batches that begin there or later may be left out.
                 `nearest`: read from a replica in the client's zone that can answer, instead of an owner in another
                     zone; pass `end_offset` if records are known to exist up to it.
-                `topic_id`: required id of the topic; a recreated topic of its name is unknown then.
+                `topic_id`: id that the topic must have; a topic recreated under the same name raises UnknownTopicError.
 
         Raises:
-            OffsetOutOfRangeError: with the bounds; UnknownTopicError, UnknownPartitionError.
+            OffsetOutOfRangeError: the offset is outside the log; the error has the log's bounds.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
             InvalidRequestError: an option is out of range.
         """
         self._check_usable()
@@ -401,12 +417,13 @@ class Client:
     async def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
         """Return the newest committed record of a key; None if no record has it.
 
-        For a deleted key that is its tombstone, a record whose value is None, as long as it is in the log. With an
-        index of keys the answer is immediate; otherwise the owner scans the partition, the newest records first.
+        For a deleted key the result is its tombstone, a record whose value is None, as long as the tombstone is in the
+        log. With an index of keys the answer is immediate; otherwise the owner scans the partition, the newest records
+        first.
 
         Args:
             topic: the topic's name.
-            key: of the record.
+            key: the encoded key of the record.
             partition: the partition to search; None for the one that the default partitioner selects now.
 
         Raises:
@@ -420,7 +437,8 @@ class Client:
 
         Args:
             topic: the topic's name.
-            at: "earliest", "latest", or a time: a datetime with a zone, or µs since 1970 (ms and s are refused).
+            at: "earliest", "latest", or a time: a datetime with a time zone, or µs since 1970. A number that looks like
+                ms or s since 1970 is refused.
             partitions: 0-based.
 
         Raises:
@@ -450,7 +468,7 @@ class Client:
         return await fetch_and_commit.commit(self._router, group, topic, positions, reset=reset, note=note)
 
     async def committed(self, group: str, topic: str | None = None) -> list[Committed]:
-        """Return a group's positions in one topic or all; partitions without one are left out."""
+        """Return a group's committed positions in one topic or in all; partitions without a position are left out."""
         self._check_usable()
         return await committed_positions.committed(self._router, group, topic)
 
@@ -462,12 +480,13 @@ class Client:
 
         Args:
             topic: the topic's name.
-            name: makes the producer the only one of its name: when it begins, older producers of the name are fenced in
-                this topic and fail with `ProducerFencedError`. A `Work` makes a repeated run idempotent.
+            name: makes the producer the only one of its name in this topic: when it begins, older producers of the same
+                name are fenced and fail with `ProducerFencedError`. A `Work` makes a repeated run idempotent.
             acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
                 `StoredOnQuorumError` if that is unknown because the partition has moved.
-            compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
-            buffer_bytes: maximum size of unacknowledged records; beyond it calls wait, and `put` refuses.
+            compression: how whole batches are compressed: "gzip", "snappy", "lz4", "zstd" or None.
+            buffer_bytes: maximum size of unacknowledged records; when it is reached, calls wait, and `put` raises
+                BufferFullError.
             batch_bytes: maximum size of a batch, uncompressed, while others are in flight.
             delivery_timeout_s: time limit of a record, including retries.
             request_timeout_s: time limit of one attempt at a node; by default the client's.
@@ -475,8 +494,8 @@ class Client:
                 of the key; without a key, the partition with the fewest bytes in flight. "murmur2" and "crc32" hash
                 keys as Kafka's Java and C clients do, "round_robin" ignores them. Or a function of (key or None, number
                 of partitions) to a partition; its exceptions are raised by the call, which then accepts nothing.
-            key_serializer: serializes keys: "json", "utf-8", or a function. None stays None.
-            value_serializer: the same for values. Arrow columns are not serialized.
+            key_serializer: serializes keys: "json", "utf-8", or a function. A key of None stays None.
+            value_serializer: serializes values in the same way. Arrow columns are not serialized.
 
         Raises:
             InvalidRequestError: an argument has an invalid value.
@@ -494,30 +513,35 @@ class Client:
         """Return a consumer of topics, optionally filtered.
 
         Args:
-            topics: their names. Without names and pattern, the application assigns partitions: `Consumer.assign`.
+            topics: names of the topics. Without names and `pattern`, the application assigns partitions:
+                `Consumer.assign`.
             pattern: instead of names, a regular expression (RE2) over whole names; topics that match later are
                 included.
             group: join this group, a name or a `Group`, and share the partitions with its members; start at its
                 committed positions. With `partitions`, or a `start` by partition, do not join: only use its positions.
-            start: where to start without a committed position: "earliest", "latest", a datetime (with a zone), an
-                offset for every partition, or {partition: offset}, by TopicPartition or, with one topic, by number. The
-                latter overrides committed positions, and only these partitions of the named topics are read.
-            partitions: which to read, with several topics as {topic: numbers}; None for all, including new ones, unless
-                `start` names some; "all" in any case. New ones start at the committed position or at offset 0.
-            on_out_of_range: if retention has deleted the position: raise "error", or continue at "earliest" or
-                "latest".
-            prefetch_bytes: how much may be received ahead, over all partitions; exceeded by up to a batch per node.
-            prefetch_records: the same in records.
-            admit: called with the size of arriving batches; if it returns False they are dropped, and reading ends with
-                OverloadedError after the stored ones. For sharing memory among many consumers.
-            dropped: called with the size of stored batches that are discarded unread after a revocation.
+            start: where to start without a committed position: "earliest", "latest", a datetime with a time zone, an
+                offset for every partition, or {partition: offset}, by TopicPartition or, with one topic, by number. A
+                mapping overrides committed positions, and only its partitions of the named topics are read.
+            partitions: which to read, with several topics as {topic: numbers}. None: all, including new ones, unless
+                `start` is a mapping; "all": all in any case. New partitions start at the committed position or at their
+                first record.
+            on_out_of_range: action if the position is outside the log, for example because retention has deleted
+                it: "error": raise OffsetOutOfRangeError; "earliest" or "latest": continue there.
+            prefetch_bytes: maximum bytes of received and undelivered batches of all partitions; exceeded by at most one
+                batch per node.
+            prefetch_records: maximum number of received and undelivered records.
+            admit: called with the bytes of arriving batches; if it returns False they are dropped, and reading ends
+                with OverloadedError after the batches received before. For sharing memory among many consumers.
+            dropped: called with the bytes of received batches that are discarded undelivered after a revocation, a seek
+                or a pause.
             key: only records with this key; with `tag`, with both.
             tag: only records with this tag.
             value_deserializer: "json", "utf-8" or a function of bytes that returns the record's value; None stays None.
-            key_deserializer: the same for keys.
-            on_undecodable: for a record that does not decode: raise "error" (RecordError), or "skip" and count it.
-            dead_letter: instead, publish such records, and those of `Consumer.reject`, to this topic; never one that is
-                read.
+            key_deserializer: deserializes keys in the same way.
+            on_undecodable: action for a record that does not decode: "error": raise RecordError; "skip": skip and
+                count it.
+            dead_letter: name of a topic to which undecodable records, and those of `Consumer.reject`, are published
+                instead. It must not be a topic that this consumer reads.
 
         Raises:
             InvalidRequestError, InvalidTopicError: an argument has an invalid value.

@@ -50,7 +50,7 @@ class ApiKeyFile:
     """Reads an API key from a file for each connection, so that replacing the file replaces the key.
 
     Args:
-        path: of a file that contains only the key.
+        path: path of a file that contains only the key.
     """
 
     def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
@@ -80,8 +80,8 @@ class Token:
     """A token: a JWT signed by the issuer that the nodes trust.
 
     Args:
-        token: the token, or a function that returns one for each connection. Its exceptions become
-            `NodeUnreachableError`, and it is called again with the next attempt.
+        token: the token, or a function that returns one for each connection. An exception of the function that is not
+            a `TidelogError` becomes a `NodeUnreachableError`, and the next attempt to connect calls the function again.
     """
 
     def __init__(self, token: str | TokenSource) -> None:
@@ -103,14 +103,14 @@ class Token:
         except TidelogError:
             raise
         except Exception as error:
-            raise NodeUnreachableError(f"the token function failed: {error!r}") from error
+            raise NodeUnreachableError(f"the function given to Token(...) failed: {error!r}") from error
 
 
 class TokenFile:
     """Reads a token from a file for each connection, for tokens that an orchestrator renews.
 
     Args:
-        path: of a file that contains only the token.
+        path: path of a file that contains only the token.
     """
 
     def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
@@ -130,7 +130,11 @@ Credentials = ApiKey | Token | TokenFile | Password
 
 
 def asked_each_time(api_key: ApiKey | None) -> Callable[[], str]:
-    """Return a function that returns the API key for a new connection, given or from the environment; "" for none."""
+    """Return a function that returns the API key for a new connection.
+
+    Args:
+        api_key: None: the key of the environment; "" is returned if the environment sets none.
+    """
     if api_key is None:
         path = os.environ.get(API_KEY_FILE_VARIABLE)
         if path:
@@ -162,14 +166,14 @@ def showing(api_key: ApiKey | None = None, credentials: Credentials | None = Non
 def carried(credentials: Credentials | None) -> Credentials | None:
     """Return credentials that can be pickled for another process, possibly on another machine.
 
-    Files are read there again, so that renewed ones take effect; if they are missing there, their current content is
-    used.
+    The other process reads credential files again, so that renewed files take effect; if a file is missing there, the
+    content that it has here now is used.
 
     Args:
-        credentials: None: those of this process's environment.
+        credentials: None: the credentials of this process's environment.
 
     Returns:
-        None if the environment sets no credentials; then those of the other process's environment apply.
+        None if the environment sets no credentials; the other process then uses those of its own environment.
 
     Raises:
         InvalidRequestError: a file cannot be read, or the environment variables are contradictory.
@@ -193,7 +197,9 @@ def _of_environment() -> TokenFile | Password | None:
         return None
     path = os.environ.get(PASSWORD_FILE_VARIABLE)
     if not path:
-        raise InvalidRequestError(f"{USER_VARIABLE} is set: set {PASSWORD_FILE_VARIABLE} to the file of the password")
+        raise InvalidRequestError(
+            f"{USER_VARIABLE} is set, but {PASSWORD_FILE_VARIABLE} is not: set it to the path of the password file"
+        )
     return Password(user, Path(path))
 
 

@@ -58,8 +58,8 @@ class TidelogError(Exception):
         retriable: the same request may succeed later or at another node.
         definite: nothing was written; False when the outcome is unknown.
         retry_after_ms: the node's hint for the next attempt, 0 for none.
-        done: for a request about several partitions, the results of those that succeeded.
-        node: the node that returned the error, HOST:PORT; "" if the client raised it.
+        done: for a request about several partitions, the results of the partitions that succeeded, by partition.
+        node: the node that returned the error, HOST:PORT; "" if the client raised the error itself.
     """
 
     default_code: ClassVar[int] = pb.ERROR_CODE_UNSPECIFIED
@@ -110,7 +110,7 @@ class ForkedError(UsageError):
 
 
 class WrongEventLoopError(UsageError):
-    """The client belongs to another event loop."""
+    """The client was used outside the event loop to which it belongs."""
 
 
 class NotBegunError(UsageError):
@@ -124,7 +124,7 @@ class SerializationError(UsageError):
 class BufferFullError(TidelogError):
     """The producer's buffer is full, and the record was not accepted: `await producer.ready()` waits for room.
 
-    Also raised by `commit_soon` when too many commits are pending: `await consumer.commit()` waits.
+    Also raised by `Consumer.commit_soon` when too many commits are pending: `await consumer.commit()` waits for them.
     """
 
     default_retriable = True
@@ -181,7 +181,7 @@ class InvalidRequestError(TidelogError):
 
 
 class AccessError(TidelogError):
-    """The node refuses the client or its request."""
+    """Base class of errors of authentication and authorization."""
 
     default_code = pb.FORBIDDEN
 
@@ -199,11 +199,11 @@ class CredentialsExpiredError(AccessError):
 
 
 class ForbiddenError(AccessError):
-    """The client's principal is not allowed to do this."""
+    """The client's principal may not perform the requested operation."""
 
 
 class TicketRefusedError(AccessError):
-    """The ticket of a gateway's caller is no longer valid; the gateway must identify the caller again."""
+    """The ticket that a gateway holds for a principal is no longer valid; the gateway must authenticate it again."""
 
     default_code = pb.TICKET_REFUSED
 
@@ -215,7 +215,7 @@ class BatchRefusedError(TidelogError):
 
 
 class CorruptBatchError(BatchRefusedError):
-    """A batch is inconsistent."""
+    """The content of a batch does not match its header or checksum."""
 
 
 class BatchTooLargeError(BatchRefusedError):
@@ -269,7 +269,7 @@ class RecordError(TidelogError):
     Attributes:
         topic: the topic's name.
         partition: 0-based.
-        offset: of the record; a seek to `offset + 1` continues after it.
+        offset: offset of the record; a seek to `offset + 1` continues after the record.
     """
 
     default_retriable = False
@@ -288,13 +288,13 @@ class RecordError(TidelogError):
 
 
 class UnknownSubscriptionError(TidelogError):
-    """The connection has no such subscription."""
+    """The connection has no subscription with the requested id."""
 
     default_code = pb.UNKNOWN_SUBSCRIPTION
 
 
 class SequenceError(TidelogError):
-    """The producer's sequence number does not continue the node's."""
+    """Base class of errors of a producer's sequence numbers and epochs."""
 
     default_code = pb.SEQUENCE_GAP
 
@@ -316,9 +316,9 @@ class UnknownProducerError(SequenceError):
 
 
 class DuplicateOutOfWindowError(SequenceError):
-    """The sequence number was stored, but its offsets are no longer known: an earlier attempt has stored the batch.
+    """An earlier attempt has stored a batch with this sequence number, but the node no longer knows its offsets.
 
-    If two producers share an id, the batch stored may be the other producer's; `definite` is False.
+    If two producers share an id, the stored batch may be the other producer's; `definite` is False.
     """
 
     default_code = pb.DUPLICATE_OUT_OF_WINDOW
@@ -337,7 +337,7 @@ class NodeBusyError(TidelogError):
 
 
 class NotOwnerError(NodeBusyError):
-    """Another node owns the partition; `epoch` is the newest that the answering node knows."""
+    """Another node owns the partition; `epoch` is the highest epoch that the answering node knows."""
 
     default_code = pb.NOT_OWNER
     epoch: int = 0
@@ -350,7 +350,7 @@ class EpochChangingError(NodeBusyError):
 
 
 class OverloadedError(NodeBusyError):
-    """A bounded queue or budget of the node is full."""
+    """A bounded queue or a memory budget is full, of the node, or of the consumer's argument `admit`."""
 
 
 class ShuttingDownError(NodeBusyError):
@@ -414,7 +414,7 @@ class UnknownGroupError(GroupError):
 
 
 class QuotaExceededError(TidelogError):
-    """The caller's quota of topics, partitions, groups or connections is used up."""
+    """The principal's quota of topics, partitions, groups or connections is used up."""
 
     default_code = pb.QUOTA_EXCEEDED
 

@@ -1,4 +1,4 @@
-"""The interface of client metrics: the argument `metrics` of `Client`.
+"""What `Client` requires of its argument `metrics`.
 
 Any class with these methods works, without inheritance; `tidelog.prometheus.PrometheusMetrics` is one. The methods are
 called on the client's event loop (with `tidelog.sync`, in its thread), once per batch or frame and never per record;
@@ -12,7 +12,10 @@ from typing import Protocol
 
 
 class ClientMetrics(Protocol):
-    """Counts the work of producers, consumers and connections. Sizes are bytes of batches as sent, with headers."""
+    """What `Client` requires of an object that counts its records, failures and connections.
+
+    Sizes are bytes of batches as sent, with headers.
+    """
 
     def sent(self, topic: str, records: int, size_bytes: int) -> None:
         """A batch was sent for the first time."""
@@ -21,7 +24,7 @@ class ClientMetrics(Protocol):
         """A batch was sent again."""
 
     def acknowledged(self, topic: str, records: int, size_bytes: int, latency_s: float) -> None:
-        """A batch was acknowledged, `latency_s` after its oldest record was accepted."""
+        """A batch was acknowledged, `latency_s` after the first of its records was accepted."""
 
     def failed(self, topic: str, records: int, code: str) -> None:
         """Records failed: their receipts raise an error with this code (`TidelogError.code_name`).

@@ -63,7 +63,7 @@ def span_of(record: Record, name: str | None = None, *, tracer: trace.Tracer | N
     Args:
         record: the record being processed.
         name: the span's name; None for `process` and the topic.
-        tracer: creates the span; None for one of the global provider.
+        tracer: creates the span; None: a tracer of the global provider.
     """
     tracer = trace.get_tracer(_TRACER) if tracer is None else tracer
     token = context.attach(context_of(record))

@@ -31,7 +31,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The nodes that a client trusts, and its own certificate. Files are checked for changes for each connection.
+    """The CAs that a client trusts, and its own certificate. Each new connection reads changed files again.
 
     A node must present a certificate of a trusted CA, valid for the name or address that the client connects to.
 
@@ -109,13 +109,14 @@ def _path(text: str) -> Path | None:
 
 
 def tls_of(given: Tls | bool | None) -> Tls | None:
-    """Return the TLS settings, given or from the environment; None for no encryption.
+    """Return the TLS settings; None for no encryption.
 
     Args:
-        given: True: TLS, with files of the environment if it names any; False: no TLS, whatever the environment sets.
+        given: the settings; True: TLS, with the files that the environment names; False: no TLS, whatever the
+            environment sets; None: as the environment sets.
 
     Raises:
-        InvalidRequestError: the environment variables are contradictory.
+        InvalidRequestError: TIDELOG_TLS is not a truth value, or the environment variables contradict each other.
     """
     if isinstance(given, Tls):
         return given
@@ -131,7 +132,7 @@ def tls_of(given: Tls | bool | None) -> Tls | None:
 
 
 class Trust:
-    """Creates the TLS context of each connection; the files are read for the first one.
+    """Creates the TLS context of each connection; reads the files for the first one, and again when they change.
 
     Args:
         tls: None for no encryption.

@@ -1,4 +1,4 @@
-"""Requests that create and alter topics, from the settings that a caller passes. No I/O.
+"""Requests that create and alter topics, from settings by name. No I/O.
 
 `tidelog_proto.topic_settings` lists the settings.
 """
@@ -61,7 +61,7 @@ def _put(message: pb.TopicConfig | pb.TopicAlter, values: Mapping[str, Any]) -> 
     for name, value in values.items():
         if name not in ALTERABLE:
             raise InvalidRequestError(
-                f"a topic has no setting {name!r} that can be set; it has: {', '.join(ALTERABLE)}"
+                f"topic setting {name!r} does not exist or cannot be set; these can: {', '.join(ALTERABLE)}"
             )
         if value is None:
             continue

@@ -17,11 +17,11 @@ def run() -> int:
     with interrupts_end_quietly(), no_collections():
         escape_unencodable()
         from tidelog_cli.base.failures import EXIT_INTERRUPTED  # noqa: PLC0415 - loaded after the setup above
-        from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same
+        from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - as above
         from tidelog_cli.main import main  # noqa: PLC0415 - loaded after the setup above
 
         check_standard_output()
-        gc.freeze()  # the loaded modules stay
+        gc.freeze()  # the loaded modules are never garbage, so collections need not examine them
 
     try:
         try:
@@ -29,7 +29,7 @@ def run() -> int:
         finally:
             interrupts_change_nothing()
             leave_quietly()
-    except KeyboardInterrupt:  # after the end of `main`, which handles its own
+    except KeyboardInterrupt:  # one after the end of `main`, which handles those of the command
         interrupts_change_nothing()
         return EXIT_INTERRUPTED
 

@@ -53,7 +53,14 @@ def entries_with(command: str | None) -> list[EntryPoint]:
 
 
 def register_plugins(app: typer.Typer, entries: Iterable[EntryPoint]) -> None:
-    """Add the commands of each entry to `app`, or stubs if the entry cannot be imported."""
+    """Add the commands of each plug-in to `app`.
+
+    A plug-in that cannot be imported, or that lacks packages, gets commands that only report what is missing.
+
+    Args:
+        app: the command line `tidelog`.
+        entries: the plug-ins' entry points, see `installed_entries`.
+    """
     for entry in entries:
         part = PARTS.get(entry.name)
         missing = "" if part is None else missing_from(*part.extras)

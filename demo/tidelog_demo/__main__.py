@@ -10,7 +10,7 @@ from tidelog_cli.base.interrupts import interrupts_end_quietly
 def run() -> int:
     """Load the demonstration and run it; return the exit code."""
     with interrupts_end_quietly():
-        from tidelog_demo.demo import main  # noqa: PLC0415 - the point of this module is what happens before
+        from tidelog_demo.demo import main  # noqa: PLC0415 - Ctrl-C during this import ends without a traceback
 
     return main()
 

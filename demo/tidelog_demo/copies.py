@@ -1,7 +1,7 @@
 """The placement of the records: each partition's owner and replicas, and records that a replica is missing.
 
-A publish is acknowledged when a quorum of the replicas has stored it, so the slowest replica may still be missing the
-newest records; the demonstration waits for it. The figures are those of the owners, which know the confirmed offsets.
+A publish is acknowledged when a quorum of the replicas has stored it, so the slowest replica may still lack the last
+records; the demonstration waits for it. The figures are those of the owners, to which replicas confirm what they store.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ EXPECTED_FAULTS = (
 
 
 class RateColumn(ProgressColumn):
-    """Records per second: recent while the bar moves, total when it is complete."""
+    """Records per second: the recent rate while a task runs, and the average of the whole task at its end."""
 
     def render(self, task: Task) -> Text:
         """Return the rate as text."""
@@ -162,10 +162,12 @@ def _say_commands(console: Console, data: Path, contexts: str, context: str, *, 
 def main() -> int:
     """Parse the command line and run; Ctrl-C and SIGTERM end it and all its child processes."""
     parser = argparse.ArgumentParser(prog="python -m tidelog_demo", description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(".demo"), help="its directory, recreated on each run")
+    parser.add_argument(
+        "--data", type=Path, default=Path(".demo"), help="directory of all files; each run replaces the cluster in it"
+    )
     parser.add_argument("--http-port", type=int, default=0, help="the gateway's port; 0 picks a free one")
     parser.add_argument(
-        "--context", default="demo", help="context name of its cluster for commands (contexts.json in --data)"
+        "--context", default="demo", help="name of the cluster's context for commands, in contexts.json of --data"
     )
     parser.add_argument("--keep", action="store_true", help="leave nodes and gateway running until Ctrl-C")
     arguments = parser.parse_args()

@@ -21,7 +21,7 @@ TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 REST_RECORDS: Final = 3_000
 RECORDS_PER_REQUEST: Final = 250
-"""Records per request, as of a web application."""
+"""Records per request; a web application might send as many at a time."""
 
 Advance = Callable[[int], None]
 

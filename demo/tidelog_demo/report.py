@@ -58,8 +58,8 @@ def table_of(stats: Sequence[CarrierStats], names: Mapping[str, str]) -> Table:
 
 def draw(stats: Sequence[CarrierStats], names: Mapping[str, str], path: Path) -> None:
     """Write the picture as PNG: flights and mean departure delay, one row per carrier."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - costs a second; only the picture
-    from matplotlib.figure import Figure  # noqa: PLC0415 - likewise
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes a second; only pictures need it
+    from matplotlib.figure import Figure  # noqa: PLC0415 - as above
 
     figure = Figure(figsize=(12, 7), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)

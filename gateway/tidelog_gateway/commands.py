@@ -154,11 +154,12 @@ def _serve(settings: GatewaySettings, context: Context | None) -> int:
 def _with_context(settings: GatewaySettings, name: str | None) -> tuple[GatewaySettings, Context | None]:
     """Return the settings with the bootstrap nodes, and the context to use, as for every other command.
 
-    With an address and without a context's name no context is used, so that its credentials are not sent elsewhere.
+    If bootstrap nodes are given without the name of a context, no context is used: the credentials of the default
+    context must not be sent to another cluster.
 
     Args:
-        settings: from files, variables and options.
-        name: of the context, by `tidelog --context` or TIDELOG_CONTEXT.
+        settings: settings from files, variables and options.
+        name: name of the context, from `tidelog --context` or TIDELOG_CONTEXT.
 
     Raises:
         InvalidRequestError: the context does not exist, or the file of contexts is invalid.
@@ -183,7 +184,7 @@ def _check_secrets(context: Context | None) -> None:
 
 
 def _with_descriptor_limit(settings: GatewaySettings) -> GatewaySettings:
-    """Raise the soft limit of open files; if it is below what connections_max needs, lower that and log a warning."""
+    """Raise the soft limit of open files; if connections_max needs more, lower connections_max and log a warning."""
     fitting = settings.workers * max(1, raise_descriptor_limit() - RESERVED_DESCRIPTORS)
     fitting = connections_that_fit(settings.connections_max, fitting, log)
     return settings.model_copy(update={"connections_max": fitting})
@@ -194,7 +195,7 @@ def _split(text: str | None) -> list[str] | None:
 
 
 def _check_exposure(settings: GatewaySettings) -> None:
-    """Refuse to listen for other hosts without TLS or authentication."""
+    """Refuse to listen on an address that other hosts can reach without TLS or authentication."""
     lacks: list[str] = []
     if settings.tls_cert_file is None:
         lacks.append("without encryption")
@@ -203,8 +204,9 @@ def _check_exposure(settings: GatewaySettings) -> None:
     if settings.insecure or not lacks or is_loopback(settings.host):
         return
     raise SettingsError(
-        f"other hosts can reach this gateway at {settings.host} {' and '.join(lacks)}, so it does not start. Add both "
-        "with these lines (docs/security.md), listen on 127.0.0.1, or set --insecure in a trusted network:\n"
+        f"other hosts could reach this gateway at {settings.host} {' and '.join(lacks)}, so it does not start. Set up "
+        "TLS and authentication with these lines (docs/security.md), listen on 127.0.0.1, or set --insecure in a "
+        "trusted network:\n"
         "  tidelog certs init certs && tidelog certs issue certs server gateway --host HOST\n"
         "  tidelog key create gateway --out gateway.key && tidelog acl grant gateway impersonate cluster\n"
         "  export TIDELOG_GATEWAY_TLS_CERT_FILE=certs/gateway.pem TIDELOG_GATEWAY_TLS_KEY_FILE=certs/gateway.key "

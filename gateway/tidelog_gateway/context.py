@@ -44,16 +44,17 @@ class Gateway:
 
     Attributes:
         caller: the authenticated caller; None without authentication and on open paths, with the gateway's own client.
-        may_impersonate: asks a node whether the gateway may act for callers; None if it never does.
-        open_websockets: number of open WebSockets with an authenticated caller; `websockets_of` counts each principal.
+        may_impersonate: asks a node whether the gateway may act for callers; None before the application has started.
+        open_websockets: number of open WebSockets, streams and waiting reads of a topic, of all callers, except
+            WebSockets that have not authenticated yet; `websockets_of` counts those of each principal.
+        unauthenticated_websockets: slots of WebSockets that have not authenticated yet.
         feeds: shared reads of the caller's subscriptions.
-        topic_ends: end offsets of their topics.
+        topic_ends: high watermarks of the topics of the caller's subscriptions.
         reads: shared reads of the caller's requests.
         read_sizes: sizes of the caller's last reads.
-        unknown_websockets: slots of WebSockets that have not authenticated yet.
-        sampler: samples the figures of `/ui`; None if it is off.
+        sampler: samples the metrics that `/ui` shows; None if `ui` is off.
         peers: the other workers; None if this process is the whole gateway.
-        turns: fair scheduling of long work on the event loop, of all callers.
+        turns: fair scheduling of the long work of all callers on the event loop.
         stopping: set when the process begins to stop, which ends all waits for records.
         stop_until: deadline of the stop, of `time.monotonic`.
     """
@@ -97,7 +98,7 @@ class Gateway:
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
-    """Return the `Gateway` of the caller, or the application's own, which exists during its lifespan."""
+    """Return the `Gateway` of the request's caller, or that of the application, which exists during its lifespan."""
     gateway = connection.scope.get("state", {}).get("gateway") or connection.app.state.gateway
     assert isinstance(gateway, Gateway)
     return gateway

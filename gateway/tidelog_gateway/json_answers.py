@@ -21,14 +21,15 @@ T = TypeVar("T")
 
 
 def view_maker(view: type[BaseModel], of: type[T], **made: Callable[[T], Any]) -> Callable[[T], dict[str, Any]]:
-    """Return a function that represents an object as a view.
+    """Return a function that converts an object to the members of a view.
 
-    A field has the object's attribute of the same name. A field NAME_ms without one has the attribute NAME_us in
-    milliseconds; None stays None.
+    A field gets the value of the object's attribute with the same name. A field NAME_ms whose object has no such
+    attribute gets the attribute NAME_us, converted to milliseconds; None stays None.
 
     Args:
+        view: the model that names the fields.
         of: class of the objects.
-        made: makes the other fields from an object.
+        made: name of a field -> function that computes its value from an object.
 
     Raises:
         TypeError: the class has no attribute for a field.
@@ -69,7 +70,7 @@ async def list_response(
 
     Args:
         members: the members before the list.
-        listed: the name of the list, and its items.
+        listed: the name of the list, and the items of the list.
         view: returns an item as the API represents it.
 
     Raises:

@@ -39,7 +39,8 @@ from tidelog_proto.names import check_topic_name
 from tidelog_proto.process.epoch_units import EPOCH, wrong_unit, zoned_time
 
 TIMESTAMP_DIGITS_MAX: Final = 20
-"""Most digits of a time that is parsed; nanoseconds have 19."""
+"""Maximum number of digits of a timestamp that is parsed as a number. A present time in nanoseconds has 19; it is
+parsed, so that the error can name the unit."""
 
 router = APIRouter(prefix="/v1", tags=["offsets"], route_class=JsonRoute)
 
@@ -54,7 +55,7 @@ TimestampQuery = Annotated[
 
 
 class OffsetView(BaseModel):
-    """A partition's bounds, and with `timestamp` the first record that is not older."""
+    """A partition's log bounds, and with the parameter `timestamp` the first record at or after that time."""
 
     partition: int
     log_start_offset: int
@@ -110,7 +111,8 @@ class CommittedView(BaseModel):
     note: str
     commit_timestamp_ms: int
     epoch: Annotated[
-        int | None, Field(description="Epoch of the record before next_offset; null if it was not committed.")
+        int | None,
+        Field(description="Epoch of the record before next_offset; null if no epoch was committed."),
     ]
 
 
@@ -137,7 +139,7 @@ class GroupView(BaseModel):
 async def topic_offsets(
     gateway: GatewayDep, request: Request, topic: TopicPath, timestamp: TimestampQuery = None
 ) -> Response:
-    """Return each partition's bounds, and with `timestamp` the first offset that is not older."""
+    """Return each partition's log bounds, and with `timestamp` the offset of the first record at or after it."""
     partitions = (await gateway.client.topic(topic)).partitions
     offsets = await _offsets(gateway, topic, timestamp, [partition.partition for partition in partitions])
     view = partial(_view, by_time=timestamp is not None)
@@ -150,7 +152,7 @@ async def topic_offsets(
 async def partition_offsets(
     gateway: GatewayDep, topic: TopicPath, partition: PartitionPath, timestamp: TimestampQuery = None
 ) -> Response:
-    """Return the partition's bounds, and with `timestamp` the first offset that is not older."""
+    """Return the partition's log bounds, and with `timestamp` the offset of the first record at or after it."""
     offsets = await _offsets(gateway, topic, timestamp, [partition])
     return json_response(_view(offsets[0], by_time=timestamp is not None))
 
@@ -175,13 +177,17 @@ async def group_offsets(
     summary="Commit offsets for a group",
 )
 async def commit_offsets(gateway: GatewayDep, request: Request, group: GroupPath, body: CommitBody) -> Response:
-    """Commit offsets and return the committed ones; durable when answered."""
+    """Commit offsets, and return the offsets that are committed now in these partitions.
+
+    A returned offset is higher than the given one if a higher one was already committed. The commit is durable when it
+    is answered.
+    """
     held = await commit_positions(gateway, group, body.offsets)
     return await list_response(gateway, request, {"group": group}, ("offsets", held), committed_view)
 
 
 class Position(Protocol):
-    """An offset to commit; `CommitItem` implements it."""
+    """What `commit_positions` requires of an offset to commit; `CommitItem` implements it."""
 
     topic: str
     partition: int

@@ -2,7 +2,8 @@
 
 Members: `type`, `title`, `status`, `detail`, and as extensions `code` (the protocol's name of the error, lower case),
 `retryable`, `request_id`; some have more: `errors` (faults with their JSON pointers), `log_start_offset` and
-`high_watermark` (an offset out of range), `allow`. `Retry-After` is sent with every 429 and 503.
+`high_watermark` (an offset out of range), `limit_bytes` (a body that is too large), `offered` (media types of a 406).
+`Retry-After` is sent with every 429 and 503.
 
 The status tells a client whether to retry: 503 means *not accepted*, so the same request may be sent again; 504 means
 *outcome unknown*, so only an idempotent request, or a publish that may be stored twice, should be sent again.
@@ -86,10 +87,10 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
 
     Attributes:
         status: the HTTP status, a key of `TITLES`.
-        code: for programs; lower case with underscores.
-        detail: for people; the fault and the remedy.
+        code: name of the error for programs, in lower case with underscores.
+        detail: the fault and the remedy, for people.
         retryable: whether the same request may succeed later.
-        retry_after_s: for `Retry-After`; set for every 429 and 503.
+        retry_after_s: value of the header `Retry-After`; set for every 429 and 503.
         extra: further members of the document.
         headers: further headers of the response.
     """
@@ -193,7 +194,7 @@ def _code_of(error: TidelogError | ProtocolError) -> str:
 
 
 def invalid(errors: Sequence[Mapping[str, str]], detail: str | None = None) -> Problem:
-    """Return the 422 for an invalid request; each error names its place (`pointer` or `parameter`)."""
+    """Return the 422 for an invalid request; each error names the invalid value by `pointer` or `parameter`."""
     shown = [{name: printable(text) for name, text in error.items()} for error in errors[:ERRORS_SHOWN_MAX]]
     first = shown[0] if shown else {}
     where = first.get("pointer") or first.get("parameter") or ""
@@ -213,14 +214,14 @@ def pointer(path: Sequence[str | int]) -> str:
 
 
 ERRORS_LISTED_MAX: Final = 1_000
-"""Above this number no fault is listed, because listing one costs 30 us, and the validator lists all or none."""
+"""If a body has more faults than this, none is listed: listing one costs 30 us, and the validator lists all or none."""
 
 
 def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
     """Return pydantic's faults of a JSON body, like `validation_errors`, in bounded time."""
     count = error.error_count()
     if count > ERRORS_LISTED_MAX:
-        detail = f"{count} faults in one record or message, too many to list"
+        detail = f"{count} faults in one body, record or message; at most {ERRORS_LISTED_MAX} are listed"
         return [{"pointer": pointer(prefix), "detail": detail}]
     faults = error.errors(include_url=False, include_context=False)
     return validation_errors(faults, prefix=prefix)
@@ -237,7 +238,9 @@ def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[s
             faults.append({"parameter": ".".join(map(str, location[1:])), "detail": _detail_of(error)})
         else:
             path = location[1:] if source == "body" else location
-            faults.append({"pointer": pointer(path), "detail": _detail_of(error)})
+            detail = _detail_of(error)
+            # Without a pointer the detail needs a subject of its own.
+            faults.append({"pointer": pointer(path), "detail": detail if path else _of_body(error["type"], detail)})
     return faults
 
 
@@ -246,6 +249,10 @@ VALUE_CHARS_MAX: Final = 60
 _SECRETS: Final = frozenset({"token", "password"})
 """Members of the WebSocket message `auth` whose values are never quoted."""
 _REMEDIES: Final = {"missing": "is missing; add it", "extra_forbidden": "is unknown; leave it out"}
+
+
+def _of_body(kind: str, detail: str) -> str:
+    return f"the body {detail}" if kind in _REMEDIES else detail
 
 
 def _detail_of(error: Mapping[str, Any]) -> str:
@@ -264,7 +271,7 @@ def _detail_of(error: Mapping[str, Any]) -> str:
 def shown(value: object) -> str:
     """Return a value of a request as JSON for a message: printable, and truncated to `VALUE_CHARS_MAX`."""
     if isinstance(value, int) and abs(value) > _LARGE:
-        return "a larger number"
+        return "a number of more than 40 digits"
     part = value[: VALUE_CHARS_MAX + 1] if isinstance(value, str) else value
     return printable(json.dumps(part, ensure_ascii=False), VALUE_CHARS_MAX)
 

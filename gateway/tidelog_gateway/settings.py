@@ -102,7 +102,8 @@ class GatewaySettings(BaseModel):
         default=30.0,
         gt=0,
         le=3600,
-        description="How long the whole body of a request may take to arrive; of JSON lines, the longest pause.",
+        description="How long the whole body of a request may take to arrive; for a body of JSON lines, how long "
+        "a pause between two parts of it may be.",
     )
     stop_timeout_s: int = Field(
         default=10, ge=1, le=600, description="How long a graceful stop waits for requests that are being answered."
@@ -209,8 +210,7 @@ class GatewaySettings(BaseModel):
         ge=KIB,
         le=64 * MIB,
         description="Maximum size of a batch message; a larger record is sent alone. The default suits clients that "
-        "accept "
-        "messages of up to 1 MiB.",
+        "accept messages of up to 1 MiB.",
     )
     ws_ping_interval_s: float = Field(
         default=20.0, gt=0, le=3600, description="Interval between two pings on a WebSocket."

@@ -261,9 +261,12 @@ def spark(
 ) -> None:
     """Read and write a topic with Spark, compared with Parquet files of the same rows."""
     try:
-        from tidelog_loadtest.spark import benchmark  # noqa: PLC0415 - the extra "spark" is not everywhere
+        from tidelog_loadtest.spark import benchmark  # noqa: PLC0415 - the extra "spark" may not be installed
     except ImportError as error:
-        raise CommandFailed(f"{error}: install the extra 'spark'", EXIT_USAGE) from error
+        raise CommandFailed(
+            f"`tidelog bench spark` needs Spark, which cannot be imported ({error}); run: pip install 'tidelog[spark]'",
+            EXIT_USAGE,
+        ) from error
     if unknown := [job for job in only or () if job not in benchmark.JOBS]:
         jobs = ", ".join(map(repr, benchmark.JOBS))
         raise CommandFailed(f"unknown job {unknown[0]!r}; available jobs: {jobs}", EXIT_USAGE)
@@ -335,7 +338,9 @@ def fair(
 def asking(
     *,
     records: Annotated[int, typer.Option("--records", min=1, help="Publishes to each node per round.")] = 200,
-    rules: Annotated[int, typer.Option("--rules", min=0, max=10_000, help="Rules about others.")] = 200,
+    rules: Annotated[
+        int, typer.Option("--rules", min=0, max=10_000, help="Number of access rules for other principals.")
+    ] = 200,
     size: SizeOption = 100,
     rounds: RoundsOption = 99,
     flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (

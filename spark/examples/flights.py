@@ -30,7 +30,7 @@ class Event:
         trip: the flight's number in the data, the same for both.
         at_us: time of the event.
         known_us: time of its publication.
-        delay: in minutes.
+        delay: delay in minutes.
     """
 
     topic: str
@@ -62,7 +62,7 @@ def events_of(flights: pa.Table, days: int) -> list[Event]:
     """Return the events of the first days of the data, in order of publication.
 
     Args:
-        flights: with the columns carrier, time_hour (a time), dep_delay, arr_delay and air_time (minutes, or null).
+        flights: table with the columns carrier, time_hour (a time), dep_delay, arr_delay, air_time (minutes or null).
     """
     hours = flights["time_hour"].cast(pa.timestamp("us")).cast(pa.int64())
     chosen = flights.append_column("at_us", hours)

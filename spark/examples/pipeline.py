@@ -177,7 +177,9 @@ def _has_ended(process: subprocess.Popen[bytes], live_drawing: Drawing) -> bool:
 def _wait_until(happened: Any, process: subprocess.Popen[bytes] | None, otherwise: str) -> None:
     deadline = time.monotonic() + (START_S if process else END_S)
     while not happened():
-        if time.monotonic() > deadline or (process is not None and process.poll() is not None):
+        if process is not None and process.poll() is not None:
+            raise RuntimeError(f"the queries ended with {process.returncode}")
+        if time.monotonic() > deadline:
             raise RuntimeError(otherwise)
         time.sleep(0.5)
 

@@ -20,7 +20,8 @@ def offsets_behind_latest(progress: Any) -> list[dict[str, str]]:
     """Return for each source of a query the metrics that Spark's Kafka source reports.
 
     Args:
-        progress: of a streaming query: `query.lastProgress`, `event.progress` of a StreamingQueryListener, or its JSON.
+        progress: the progress of a query: `query.lastProgress`, `event.progress` of a StreamingQueryListener, or the
+            JSON text of either.
 
     Returns:
         A dict for each source, in the order of the progress, with `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest`
@@ -54,7 +55,7 @@ def _of_source(source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _behind(latest: StreamPosition, end: StreamPosition, place: Any) -> int:
-    """Return the unread offsets of a partition; all up to its end if the query has not started it."""
+    """Return the number of unread offsets of a partition, counted from offset 0 if the query has no position in it."""
     return max(0, latest.offsets[place] - end.offsets.get(place, 0))
 
 

@@ -55,7 +55,7 @@ async def refuse_changed_tasks(
     Args:
         starts: the topics that each task wrote to, by task number.
         tasks: number of tasks, including those without rows.
-        work_of: returns the work of a task number.
+        work_of: returns the identity of a task's work, by the task's number.
 
     Raises:
         ChangedRowsError: an earlier attempt stored rows under a task number that wrote nothing this time.
@@ -79,7 +79,7 @@ async def refuse_changed_tasks(
 
 
 async def _stored_by(client: Client, topic: str, works: Iterable[Work]) -> int:
-    """Return how many rows earlier attempts of some works have stored, after fencing them."""
+    """Fence the earlier attempts of some tasks, and return how many rows these attempts have stored."""
     producers = [client.producer(topic, name=work) for work in works]
     try:
         await asyncio.gather(*(producer.begin() for producer in producers))

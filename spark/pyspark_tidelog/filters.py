@@ -27,6 +27,7 @@ class Narrowed:
     """Bounds of a query; None for no bound.
 
     Attributes:
+        topics, partitions: only these topics, and only partitions with these numbers.
         first, end: offsets from `first` up to but not including `end`.
         since_us, until_us: timestamps from `since_us` up to but not including `until_us`, µs since 1970.
         key, tag: only records with this key and this tag.
@@ -42,7 +43,7 @@ class Narrowed:
     tag: str | None = None
 
     def of(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the intersection with ranges, without empty ones."""
+        """Return the parts of ranges that are within these bounds, without empty ones."""
         left = [
             replace(each, start=max(each.start, self.first), end=min(each.end, self.end))
             for each in ranges
@@ -75,7 +76,10 @@ class Narrowed:
 
 
 def _unambiguous(bound_us: int | None) -> int | None:
-    """Return a bound that the client accepts as microseconds; None for one of 1970, which Spark applies alone."""
+    """Return a bound in µs, or None if it is so close to 1970 that the client refuses it as a time in another unit.
+
+    Spark applies such a bound to the rows that it gets.
+    """
     return None if bound_us is None or wrong_unit(bound_us, "microseconds") else bound_us
 
 

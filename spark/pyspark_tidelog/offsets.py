@@ -1,8 +1,8 @@
-"""The offsets of a batch read, and the start of a stream, computed from a snapshot without a connection.
+"""Computes the offset ranges of a batch read, and the starting offsets of a stream, from each partition's bounds.
 
-`resolve` converts the positions of the options and the bounds of each partition to ranges; `split` divides ranges into
-more tasks. Both are pure functions, so that the rules for missing records can be tested without a broker. The offsets
-of times must be requested from the broker: `Lookup` contains the replies.
+The bounds (first offset and high watermark) are those at planning time. This module makes no requests, so that the
+rules for missing records can be tested without a broker: `plan.py` requests the bounds, and the offsets for timestamps
+(`Lookup`). `resolve` converts the options to ranges, and `split` divides ranges into more tasks.
 
 A range with deleted records is data loss, and so is a range that ends after the high watermark; `failOnDataLoss`
 determines whether the read fails or the range is shortened. A start at `earliest` never loses data.
@@ -57,7 +57,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """First offset at or after a time; `found` is False (and `offset` the end) if all records are older."""
+    """First offset at or after a timestamp; the end offset, and `found` is False, if all records are older."""
 
     offset: int
     found: bool
@@ -87,8 +87,8 @@ def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartiti
         names = [topic for topic in topics if pattern.fullmatch(topic)]
         if not names:
             raise OptionError(
-                f"option 'subscribePattern': {selection.pattern!r} matches none of the {len(topics)} topics "
-                "that the caller may read. Correct it, or create a topic first."
+                f"option 'subscribePattern': {selection.pattern!r} matches none of the {len(topics)} topics that this "
+                "principal may see. Correct the pattern, create a topic, or grant access to one."
             )
     return sorted(TopicPartition(topic, p) for topic in names for p in range(topics[topic]))
 
@@ -116,9 +116,9 @@ def resolve(
     """Return the non-empty ranges to read, one per partition and sorted, and a warning for each shortened one.
 
     Args:
-        bounds: of each chosen partition at the time of planning.
-        starting: lookups of partitions that start at a time.
-        ending: lookups of partitions that end at a time.
+        bounds: the bounds of each chosen partition at planning time.
+        starting: the replies for the partitions that start at a timestamp.
+        ending: the replies for the partitions that end at a timestamp.
 
     Raises:
         OptionError: offsets do not cover exactly the chosen partitions, a range ends before it starts, or a starting
@@ -138,7 +138,10 @@ def resolve(
         elif end == LATEST_OFFSET:
             end = bounds[at].high_watermark
         if start > end and at in starts and at in ends:
-            raise OptionError(f"{at}: the range ends ({end}) before it starts ({start}).")
+            raise OptionError(
+                f"{at}: the range ends at offset {end}, before it starts ({start}): correct 'startingOffsets' or "
+                "'endingOffsets'."
+            )
         requested = OffsetRange(at.topic, at.partition, start, max(start, end))
         held, loss = _clip(requested, bounds[at])
         losses += loss
@@ -171,7 +174,7 @@ def resolve_starts(
 
 
 def _refuse(losses: Sequence[str], options: ReadOptions, verb: str) -> None:
-    """Refuse losses, unless the options allow them."""
+    """Raise DataLossError for missing records, unless `failOnDataLoss` is off; `verb` names the use of the others."""
     if losses and options.fail_on_data_loss:
         raise DataLossError(
             " ".join(losses) + f" Set 'failOnDataLoss' to 'false' to {verb} the remaining records, or choose other "
@@ -206,8 +209,8 @@ def split(
     counts = [-(-len(part) // max_records) for part in parts]
     if sum(counts) > TASKS_MAX:
         raise OptionError(
-            f"option 'maxRecordsPerPartition': {max_records} would need {sum(counts)} tasks, but the limit is "
-            f"{TASKS_MAX}: increase it, or load fewer records at once."
+            f"option 'maxRecordsPerPartition': {max_records} would need {sum(counts)} tasks, but Spark gets at most "
+            f"{TASKS_MAX}: increase 'maxRecordsPerPartition', or read fewer records at once."
         )
     return [cut for part, count in zip(parts, counts, strict=True) for cut in _parts(part, count)]
 
@@ -244,7 +247,7 @@ def _parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def _wanted(position: Position, partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
-    """Return the offsets by partition in `position`; empty for `earliest`, `latest` and times."""
+    """Return the offsets by partition in `position`; empty for `earliest`, `latest` and timestamps."""
     if isinstance(position, AtOffsets):
         return _for_exactly(position.offsets, partitions, name)
     return {}
@@ -260,8 +263,9 @@ def _start(
     if at in starting:
         if not starting[at].found and not options.start_late_timestamps_at_latest:
             raise OptionError(
-                f"{at}: no record is at or after the starting time. Choose an earlier one, or set "
-                "'startingOffsetsByTimestampStrategy' to 'latest' to read nothing of such partitions."
+                f"{at}: no record is at or after the starting time. Choose an earlier time, or set "
+                "'startingOffsetsByTimestampStrategy' to 'latest' to read none of the current records of such "
+                "partitions."
             )
         return starting[at].offset
     start = starts.get(at, LATEST_OFFSET if options.starting is Edge.LATEST else EARLIEST_OFFSET)
@@ -279,17 +283,18 @@ def _clip(requested: OffsetRange, bounds: Bounds) -> tuple[OffsetRange, list[str
     name = f"{requested.topic}-{requested.partition}"
     if requested.start < low and len(requested):
         loss.append(
-            f"{name}: offsets {requested.start} to {min(requested.end, low) - 1} are deleted (it starts at {low})."
+            f"{name}: offsets {requested.start} to {min(requested.end, low) - 1} are deleted (the partition starts at "
+            f"offset {low})."
         )
     if max(requested.start, requested.end) > high:
-        loss.append(f"{name}: offset {max(requested.start, requested.end)} is after its end ({high}).")
+        loss.append(f"{name}: offset {max(requested.start, requested.end)} is after the partition's end ({high}).")
     return replace(requested, start=start, end=end), loss
 
 
 def _for_exactly(
     numbers: Mapping[str, Mapping[int, int]], partitions: Sequence[TopicPartition], name: str
 ) -> dict[TopicPartition, int]:
-    """Flatten numbers by topic and partition; these must be exactly the chosen partitions."""
+    """Return the numbers of option `name` by partition; the option must name exactly the chosen partitions."""
     flat = {TopicPartition(topic, p): number for topic, of in numbers.items() for p, number in of.items()}
     missing = sorted(set(partitions) - set(flat))
     extra = sorted(set(flat) - set(partitions))
@@ -297,13 +302,14 @@ def _for_exactly(
         faults = [f"lacks {', '.join(map(str, missing[:8]))}"] if missing else []
         if extra:
             faults.append(f"has {', '.join(map(str, extra[:8]))}, which are not chosen or do not exist")
-        raise OptionError(
-            f"option {name!r} {' and '.join(faults)}: it must name exactly the chosen partitions "
-            "(-2 means the earliest offset, -1 the latest)."
-        )
+        hint = "" if "Timestamp" in name else " (-2 means the earliest offset, -1 the latest)"
+        raise OptionError(f"option {name!r} {' and '.join(faults)}: name exactly the chosen partitions{hint}.")
     return flat
 
 
 def _require_topic(topic: str, topics: Mapping[str, int]) -> None:
     if topic not in topics:
-        raise OptionError(f"topic {topic!r} does not exist. Create it first, or check the name.")
+        raise OptionError(
+            f"topic {topic!r} does not exist, or this principal may not see it. Correct the name, create the topic, or "
+            "grant access to it."
+        )

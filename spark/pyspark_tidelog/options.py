@@ -162,17 +162,18 @@ class ReadOptions:
     Attributes:
         starting: start of the ranges (inclusive).
         ending: end of the ranges (exclusive); only for batch reads.
-        start_late_timestamps_at_latest: a starting time after the last record means the end instead of an error.
+        start_late_timestamps_at_latest: whether a partition whose records are all older than the starting time is read
+            from its end, instead of failing the read.
         min_partitions: minimum number of Spark tasks, if there are enough records; None for one per partition.
-        max_records: records per task; None for no limit.
+        max_records: maximum number of records per task; None for no limit.
         nearest: whether tasks read from replicas in their zone instead of owners in another zone.
-        zone: of the tasks; "" for the value in their environment.
+        zone: the zone of the tasks; "" for the one in the environment of each task (`TIDELOG_ZONE`).
         fail_on_data_loss: whether missing records fail the read.
         columns: columns of the default schema, in order.
-        max_records_per_batch: rows of the largest Arrow batch passed to Spark.
-        max_offsets: records per micro-batch over all partitions; None for no limit.
-        min_offsets: records that a stream waits for; None for one.
-        max_delay_s: longest wait for `min_offsets`.
+        max_records_per_batch: maximum number of rows of an Arrow batch that is passed to Spark.
+        max_offsets: maximum number of records per micro-batch over all partitions; None for no limit.
+        min_offsets: number of records that a stream waits for before a micro-batch; None for one.
+        max_delay_s: maximum time that a stream waits for `min_offsets` records.
         key, tag: only records with this key and this tag; None for any.
     """
 
@@ -199,7 +200,8 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) ->
     """Parse the reader's options (names in any case).
 
     Args:
-        streaming: for a stream, which starts at the latest offsets by default and has no end.
+        streaming: whether the options are those of a stream, which starts at the latest offsets by default and has no
+            end.
 
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
@@ -211,7 +213,8 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) ->
     min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
     if max_offsets and min_offsets and min_offsets > max_offsets:
         raise OptionError(
-            "option 'minOffsetsPerTrigger' exceeds 'maxOffsetsPerTrigger': no batch would ever start; raise the latter."
+            f"option 'minOffsetsPerTrigger' ({min_offsets}) exceeds 'maxOffsetsPerTrigger' ({max_offsets}): no "
+            "micro-batch could have that many records; lower the minimum, or raise the maximum."
         )
     return ReadOptions(
         access=access,
@@ -236,10 +239,11 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) ->
 
 
 def parse_columns(raw_options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns for the options of a batch read or a stream: Spark asks before it creates either.
+    """Return the columns for the options of a batch read or a stream; Spark requests them before it creates either.
 
     Raises:
-        OptionError: the options are invalid for both; the error is that of the kind of read that they resemble.
+        OptionError: the options are invalid for both. The error is that of a stream if an option is only for streams,
+            otherwise that of a batch read.
     """
     names = {name.lower() for name in raw_options}
     streaming = any(name.lower() in names for name in STREAM_ONLY)
@@ -379,7 +383,7 @@ def _is_nearest(options: Mapping[str, str]) -> bool:
     if place not in {"owner", "nearest"}:
         raise OptionError(f"option 'readFrom' must be 'owner' or 'nearest', got {place[:60]!r}.")
     if "zone" in options and place == "owner":
-        raise OptionError("option 'zone' requires 'readFrom' = 'nearest': set both or neither.")
+        raise OptionError("option 'zone' has no effect without 'readFrom' = 'nearest': set 'readFrom', or omit 'zone'.")
     return place == "nearest"
 
 

@@ -79,7 +79,7 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
         return
     for name, of_topic in _groups(batch, "topic") if topic is None else [(topic, None)]:
         if name is None:
-            raise OptionError("a row has no topic: its column 'topic' is null.")
+            raise OptionError("a row has no topic: its column 'topic' is null. Set it, or filter such rows.")
         chosen = batch if of_topic is None else batch.filter(of_topic)
         selected = columns if of_topic is None else columns.filter(of_topic)
         if "partition" not in batch.schema.names:

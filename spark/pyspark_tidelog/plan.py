@@ -68,7 +68,7 @@ def make_plan(options: ReadOptions, client: Client, narrowed: Narrowed = EVERYTH
 
 
 def _not_before(client: Client, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Skip the records before the first one at or after the time; later records may be older again."""
+    """Skip the records of each range before its first one at or after a time; later records may be older again."""
     if since_us is None or not ranges:
         return ranges
     places = [TopicPartition(each.topic, each.partition) for each in ranges]
@@ -119,7 +119,7 @@ def _bounds(client: Client, partitions: Sequence[TopicPartition]) -> dict[TopicP
 def _look_up(
     client: Client, position: Position, partitions: Sequence[TopicPartition], name: str
 ) -> dict[TopicPartition, Lookup]:
-    """Look up the offsets of times, with one request for each time and topic."""
+    """Look up the offsets for the timestamps of a position, with one request for each timestamp and topic."""
     by_time: dict[int, list[TopicPartition]] = {}
     for at, timestamp_us in times_of(position, partitions, name).items():
         by_time.setdefault(timestamp_us, []).append(at)

@@ -26,7 +26,7 @@ def warn_of_shared_plan() -> None:
     """Log that push-down is on in a Spark that shares the planned read between scans."""
     _LOG.warning(
         "%s is on, but Spark %s applies the filters of one query to other queries of the same load(): Tidelog ignores "
-        "pushed filters, and plans the read again for each query that has some. Switch the setting off. To read less, "
+        "pushed filters, and plans the read again for each query with filters. Switch the setting off. To read less, "
         "use the options key, tag, assign, columns, and those that set where the read starts and ends.",
         SETTING,
         pyspark.__version__,

@@ -51,9 +51,11 @@ class TaskResult(WriterCommitMessage):
     """Result of a task, for the driver.
 
     Attributes:
-        stored_before: number of these that earlier attempts had stored.
-        starts: the topics that it wrote to, and their state at its start.
+        rows: number of rows of the task.
+        stored_before: number of these rows that earlier attempts had stored.
+        starts: the topics that the task wrote to, and their state when it started.
         query: the stream's query id; empty in a batch job.
+        task: the task's number; 0 in a batch job.
     """
 
     rows: int
@@ -102,8 +104,8 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if not query or not batch:
             raise TidelogSourceError(
-                "Spark does not report the query and the micro-batch, without which rows could be duplicated: use a "
-                "supported Spark."
+                "Spark does not report the ids of the query and the micro-batch, without which rows could be "
+                "duplicated: use a supported version of Spark, 4.1 or newer."
             )
         number = task.partitionId()
         result = asyncio.run(write_rows(iterator, self._options, _work(query, number, int(batch))))

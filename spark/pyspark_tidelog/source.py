@@ -2,7 +2,8 @@
 
 Spark finds `DefaultSource` in every importable module whose name begins with `pyspark_`, on the driver and on the
 executors, without registration. It is called in several processes: `schema` and `partitions` in planning workers of the
-driver, `read` in the tasks. Each opens and closes its own connection.
+driver, `read` in the tasks. Planning opens and closes its own connection; a Python worker keeps that of its last task
+(`kept_client.py`).
 
 Spark passes filters if `spark.sql.python.filterPushdown.enabled` is on; they are used only if Spark keeps the planned
 read for the scan with these filters (`pushdown.py`). Spark does not tell Python sources which columns a query uses: set

@@ -57,7 +57,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a stream.
+    """Determines the micro-batches of a stream on the driver, and reads their ranges in tasks.
 
     Args:
         clock: a monotonic clock, for `maxTriggerDelay`.
@@ -90,7 +90,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next micro-batch; `start` if there is nothing to read.
 
         Args:
-            start: its start; None if Spark does not pass it.
+            start: start of the next micro-batch; None if Spark does not pass it.
             limit: Spark's limit: the default, or all records at once (`trigger(once=True)`).
 
         Raises:

@@ -87,8 +87,8 @@ class PartitionBounds:
     """Bounds of the chosen partitions at one time.
 
     Attributes:
-        bounds: by partition.
-        topic_ids: ids of their topics in hex.
+        bounds: the bounds of each partition.
+        topic_ids: the ids of the partitions' topics, in hex.
     """
 
     bounds: Mapping[TopicPartition, Bounds]
@@ -99,8 +99,8 @@ class Losses:
     """Raises or logs the loss of a stream's records.
 
     Args:
-        fail: raise an error.
-        warn: called otherwise.
+        fail: whether a loss raises an error.
+        warn: called with the description of a loss that does not.
     """
 
     def __init__(self, *, fail: bool, warn: Callable[[str], None]) -> None:
@@ -126,9 +126,9 @@ def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, 
 
     Args:
         start: end of the last micro-batch.
-        losses: gets records that no longer exist.
-        most: limit of offsets over all partitions, though each partition with records gets at least one; None for no
-            limit.
+        losses: is called for records that no longer exist.
+        most: maximum number of offsets over all partitions, though each partition with records gets at least one; None
+            for no limit.
 
     Raises:
         DataLossError: as `losses`.
@@ -148,10 +148,10 @@ def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, 
         if at.topic in made_again:
             continue
         if bounds is None:
-            losses.lost(f"{at} no longer exists or is no longer chosen; its position was {offset}.")
+            losses.lost(f"{at} no longer exists or is no longer chosen; the stream's position was offset {offset}.")
             ends[at] = offset
         elif bounds.high_watermark < offset:
-            losses.lost(f"{at} ends at {bounds.high_watermark}, before the position {offset}.")
+            losses.lost(f"{at} ends at offset {bounds.high_watermark}, before the stream's position {offset}.")
             ends[at] = bounds.high_watermark
         else:
             backlog[at] = bounds.high_watermark - offset
@@ -174,8 +174,8 @@ def with_new_partitions(
 
     Args:
         start: start of a micro-batch.
-        look: returns the current bounds, if needed.
-        losses: gets records that no longer exist.
+        look: returns the current bounds; called only if a partition is new.
+        losses: is called for records that no longer exist.
 
     Raises:
         DataLossError: as `losses`.

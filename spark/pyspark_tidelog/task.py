@@ -48,7 +48,7 @@ def freeze_loaded_objects() -> None:
 
 
 class RangePartition(InputPartition):
-    """The range of one task, and the topic's id at planning; empty if unknown."""
+    """The range of one task, and the id that the topic had at planning time; the id is empty if it is unknown."""
 
     def __init__(self, wanted: OffsetRange, topic_id: bytes) -> None:
         super().__init__(wanted)
@@ -57,10 +57,10 @@ class RangePartition(InputPartition):
 
 
 class RangeReader:
-    """Reads ranges.
+    """Reads the ranges of a batch read or a stream, each in a task.
 
     Attributes:
-        narrowed: bounds from the filters of a scan, in addition to the options.
+        narrowed: bounds from the filters of a scan, in addition to those of the options.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -134,8 +134,11 @@ class RangeReader:
         )
 
     def _lost_topic(self, topic: str, error: UnknownTopicError) -> None:
-        """Handle a topic that was deleted or recreated since planning: its records are lost."""
-        message = f"topic {topic!r} was deleted since this read was planned"
+        """Raise or log the loss of a topic's records: the topic was deleted or recreated after planning."""
+        message = f"topic {topic!r} was deleted or recreated after this read was planned"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{message} ({error}). Load it again.") from error
+            raise DataLossError(
+                f"{message} ({error}). Create the DataFrame or query again to read the topic that exists now, or set "
+                "'failOnDataLoss' to 'false' to skip the deleted records."
+            ) from error
         _LOG.warning("%s (%s). Its records are skipped.", message, error)

@@ -30,9 +30,9 @@ class WriteOptions:
     """Parsed options for writing.
 
     Attributes:
-        topic: for all rows; None if each row has its own.
-        acks: as for a producer.
-        compression: as for a producer.
+        topic: the topic of all rows; None if each row names its own.
+        acks: the `acks` of the producers.
+        compression: the codec of the producers; None for no compression.
         fail_on_changed_rows: whether a repeated batch fails if its rows have changed.
     """
 

@@ -32,9 +32,9 @@ class TaskStart:
 
     Attributes:
         was_tried: whether an earlier attempt of this task had started to write there.
-        is_first: whether no task of any number had. Of all tasks that write a micro-batch to a topic, one is the first,
-            unless there was an earlier attempt, or the reply to the first was lost.
-        tasks: upper bound of the numbers of tasks that had started.
+        is_first: whether no other task had started to write there. Of all tasks that write a micro-batch to a topic,
+            one is the first, unless there was an earlier attempt, or the reply to the first was lost.
+        tasks: all tasks that had started have numbers below this one.
     """
 
     topic: str
@@ -48,8 +48,9 @@ class WriteResult:
     """Result of a task.
 
     Attributes:
-        stored_before: number of these that earlier attempts had stored.
-        starts: the topics that it wrote to, sorted by name, and their state at its start.
+        rows: number of rows of the task.
+        stored_before: number of these rows that earlier attempts had stored.
+        starts: the topics that the task wrote to, sorted by name, and their state when it started.
     """
 
     rows: int = 0
@@ -103,16 +104,17 @@ class TopicWriter:
 
         Args:
             first: the first rows, which show the columns that the query sets.
-            work: the work, possibly repeated.
+            work: identifies the task's work over all attempts.
         """
         producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)
         try:
             await producer.begin()
         except ProducerFencedError as error:
             error.add_note(
-                f"Micro-batch {work.piece} could not be written, because another attempt or a later batch has "
-                "started: either two drivers use one checkpoint, or it was restored to an earlier state, and later "
-                "batches are already stored. Use the newest checkpoint, or a new one."
+                f"A task could not write batch {work.piece}, because another attempt of the task or a later batch has "
+                "started. If Spark repeated or duplicated the task, there is nothing to do. In a stream, two drivers "
+                "may use one checkpoint, or the checkpoint may have been restored to an earlier state, whose later "
+                "batches are already stored: use the newest checkpoint, or a new one."
             )
             raise
         earlier = producer.earlier

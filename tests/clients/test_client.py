@@ -38,7 +38,7 @@ async def test_invalid_topics_are_refused(client: Client) -> None:
         await client.create_topic("t")
     with pytest.raises(InvalidTopicError):
         await client.create_topic("no spaces")
-    with pytest.raises(InvalidRequestError, match="no setting 'colour'"):
+    with pytest.raises(InvalidRequestError, match="topic setting 'colour' does not exist"):
         await client.alter_topic("t", colour="blue")
     with pytest.raises(UnknownTopicError):
         await client.fetch("nowhere", 0, 0)

@@ -116,7 +116,7 @@ async def test_a_group_is_moved_and_a_topic_deleted(stack: LocalStack) -> None:
         await page.get_by_role("button", name="Delete the topic…").click()
         await page.get_by_label("Type the topic's name").fill("visit")
         await page.get_by_role("button", name="Delete", exact=True).click()
-        await expect(page.get_by_text("that is not its name")).to_be_visible()
+        await expect(page.get_by_text("the name does not match")).to_be_visible()
         await page.get_by_label("Type the topic's name").fill("visits")
         await page.get_by_role("button", name="Delete", exact=True).click()
         await expect(page.get_by_text("There are no topics yet")).to_be_visible()

@@ -89,7 +89,7 @@ def test_validation_errors_have_the_place_and_the_value() -> None:
     )
     assert found == [
         {"pointer": "/records/3/a~1b~0c", "detail": 'bad, got "' + "v\\n" * 19 + "v\\..."},
-        {"parameter": "max_records", "detail": "low, got a larger number"},
+        {"parameter": "max_records", "detail": "low, got a number of more than 40 digits"},
         {"pointer": "/auth/token", "detail": "long"},
         {"pointer": "/sub", "detail": "a member needs a group"},
         {"pointer": "/name", "detail": "is missing; add it"},

@@ -119,8 +119,12 @@ def test_a_range_that_ends_before_it_starts_is_refused() -> None:
     [
         ({"startingOffsets": '{"t":{"0":3,"1":0}}'}, "offsets 3 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
         ({"startingOffsets": '{"t":{"0":9,"1":0}}'}, "offsets 9 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
-        ({"startingOffsets": '{"t":{"0":101,"1":0}}'}, "offset 101 is after its end", None),
-        ({"endingOffsets": '{"t":{"0":101,"1":50}}'}, "offset 101 is after its end", OffsetRange("t", 0, 10, 100)),
+        ({"startingOffsets": '{"t":{"0":101,"1":0}}'}, "offset 101 is after the partition's end", None),
+        (
+            {"endingOffsets": '{"t":{"0":101,"1":50}}'},
+            "offset 101 is after the partition's end",
+            OffsetRange("t", 0, 10, 100),
+        ),
         (
             {"startingOffsets": '{"t":{"0":3,"1":0}}', "endingOffsets": '{"t":{"0":6,"1":50}}'},
             "offsets 3 to 5 are deleted",
@@ -141,7 +145,7 @@ def test_records_that_are_gone_fail_the_read_or_shorten_it(
 
 def test_stream_that_starts_beyond_the_end_fails_or_begins_at_the_end() -> None:
     text = '{"t":{"0":101,"1":0}}'
-    with pytest.raises(DataLossError, match="t-0: offset 101 is after its end"):
+    with pytest.raises(DataLossError, match="t-0: offset 101 is after the partition's end"):
         resolve_starts(asked(startingOffsets=text), BOUNDS, {})
     begins, warnings = resolve_starts(asked(startingOffsets=text, failOnDataLoss="false"), BOUNDS, {})
     assert (begins, len(warnings)) == ({P0: 100, P1: 0}, 1)

@@ -189,7 +189,7 @@ def test_where_tasks_read() -> None:
     near = parsed(readFrom="nearest", zone="east", maxRecordsPerPartition="7")
     assert (near.nearest, near.zone, near.max_records) == (True, "east", 7)
     assert "'readFrom' must be 'owner' or 'nearest'" in refused({**BARE, "readFrom": "follower"})
-    assert "set both or neither" in refused({**BARE, "zone": "east"})
+    assert "omit 'zone'" in refused({**BARE, "zone": "east"})
 
 
 def test_columns() -> None:

@@ -233,4 +233,4 @@ def test_records_deleted_by_retention(new_topic: NewTopic) -> None:
     assert values(topic.load(**from_zero, failOnDataLoss="false")) == list(range(start, 60_000))
     assert values(topic.load()) == list(range(start, 60_000))
     beyond = {"endingOffsets": json.dumps({topic.name: {"0": 60_001}})}
-    assert "offset 60001 is after its end" in failure(lambda: topic.load(**beyond))
+    assert "offset 60001 is after the partition's end" in failure(lambda: topic.load(**beyond))

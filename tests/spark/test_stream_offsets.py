@@ -94,7 +94,7 @@ def test_missing_unread_records_are_a_loss() -> None:
     start = StreamPosition({A0: 3, A1: 4}, {"a": "0a"})
     for there, what in (
         (bounds_at(a0=3), "a-1 no longer exists"),
-        (bounds_at(a0=3, a1=2), "a-1 ends at 2, before the position 4"),
+        (bounds_at(a0=3, a1=2), "a-1 ends at offset 2, before the stream's position 4"),
         (PartitionBounds(bounds_at(a0=9, a1=9).bounds, {"a": "ff"}), "deleted and recreated"),
     ):
         with pytest.raises(DataLossError, match=what):
@@ -128,7 +128,7 @@ def test_batch_with_an_independent_end_reports_losses() -> None:
     start = StreamPosition({A0: 3}, {"a": "0a"})
     for end, what, ranges in (
         (StreamPosition({}), "a-0 no longer exists", []),
-        (StreamPosition({A0: 2}, {"a": "0a"}), "a-0 ends at 2, before the position 3", []),
+        (StreamPosition({A0: 2}, {"a": "0a"}), "a-0 ends at offset 2, before the stream's position 3", []),
         (StreamPosition({A0: 9}, {"a": "ff"}), "deleted and recreated", [OffsetRange("a", 0, 0, 9)]),
     ):
         with pytest.raises(DataLossError, match=what):

@@ -108,7 +108,7 @@ async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
     with pytest.raises(ProducerFencedError, match="producer 'job' of topic") as fenced:
         await task.write(iter([rows(1, 2, 3)]), piece=0)
     (note,) = fenced.value.__notes__
-    assert "Micro-batch 0" in note
+    assert "could not write batch 0" in note
     assert "restored to an earlier state" in note
     assert await task.stored() == once(1, 2, 3, 4)
 

@@ -40,14 +40,14 @@ from tidelog_proto.limits import MIB
 
 FILE_BYTES_MAX: Final = MIB
 META_COPIES_MAX: Final = 5
-"""Initial copies of `__meta`: five tolerate two failures; more would slow down every decision."""
+"""Maximum number of initial copies of `__meta`: five tolerate two failures; more would slow down every decision."""
 
 _Printable = StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")
 RoleName = Literal["ingestion", "persistence"]
 
 
 class BootstrapError(ValueError):
-    """Raised for an invalid bootstrap file; the message names the file, the position and the remedy."""
+    """Raised for an unusable bootstrap file; the message names the file or the cluster, and what is wrong."""
 
 
 class Founder(BaseModel):
@@ -71,7 +71,7 @@ class Founder(BaseModel):
 
     @property
     def node_roles(self) -> Role:
-        """The roles as placement uses them."""
+        """The roles as the flags that placement uses."""
         return roles_named(self.roles)
 
 
@@ -157,7 +157,7 @@ def load_bootstrap(path: Path) -> Bootstrap:
     """Read a bootstrap file.
 
     Raises:
-        BootstrapError: it cannot be read, is larger than 1 MiB, is not JSON, or has invalid content.
+        BootstrapError: the file cannot be read, is larger than 1 MiB, is not JSON, or has invalid content.
     """
     try:
         with path.open("rb") as file:
@@ -192,7 +192,7 @@ def open_directory(
     """Open the data directory of a founder, a joining node, a replacement or a node without a cluster.
 
     Args:
-        bootstrap: the content of `settings.bootstrap`, None without one.
+        bootstrap: the content of the file `settings.bootstrap`; None if that is not set.
         seeds_cluster_id: the cluster id that the seeds report; an existing directory contains it itself.
         replaces: `--replace`: a new node for one that has lost its data, see `open_node_dir`.
 

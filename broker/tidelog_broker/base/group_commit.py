@@ -3,8 +3,8 @@
 Entries that are submitted in one turn of the event loop share an append, as do all entries that are submitted while an
 append is in progress. So a takeover of a thousand partitions costs a few syncs. Entries keep their order.
 
-An append that found the disk full has changed nothing and is retried; a journal that failed is never used again. After
-a moment without appends, the journal records how far it is synced.
+An append that finds the disk full has changed nothing and is retried; a journal that has failed is never used again.
+After `MARK_AFTER_S` without appends, the journal records the position up to which it is synced.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class GroupCommit(Generic[EntryT]):
 
     Args:
         append: makes entries durable; runs on the I/O worker of `key`.
-        mark: called on the same worker after a moment without appends.
+        mark: records the synced position in the journal; called on the same worker, `MARK_AFTER_S` after an append if
+            no other one follows.
         key: selects the worker.
-        failed: called with the error of a failed disk.
-        full: called whenever the disk was full.
+        failed: called with the error of a failed write or sync, after which the journal is not used.
+        full: called each time an append has found no disk space or no file descriptor.
     """
 
     def __init__(
@@ -91,7 +92,11 @@ class GroupCommit(Generic[EntryT]):
 
     def _ended(self, error: BaseException | None) -> None:
         if isinstance(error, DiskFullError) and not self._closed:
-            log.warning("no disk space for a journal, retrying the append; free disk space: %s", error)
+            log.warning(
+                "cannot append to a journal, retrying every %g s; free disk space, or follow the message: %s",
+                FULL_RETRY_S,
+                error.message,
+            )
             self._handle = self._loop.call_later(FULL_RETRY_S, self._begin)
             self._full(error)
             return

@@ -24,13 +24,13 @@ def checked_url(text: str) -> SplitResult:
     """Parse a URL that may be requested: https, or http to this machine.
 
     Raises:
-        ValueError: it is another URL, or contains a user name.
+        ValueError: the text is not such a URL, or contains a user name, a fragment or spaces.
     """
     url = urlsplit(text)
     if url.scheme not in {"https", "http"} or not url.hostname or not text.isascii() or not text.isprintable():
         raise ValueError(f"a URL must begin with https:// and name a host, got {text[:200]!r}")
     if url.username is not None or url.password is not None or url.fragment or " " in text:
-        raise ValueError("a URL must not contain a user name, a fragment or spaces")
+        raise ValueError("a URL must not contain a user name, a password, a fragment or spaces")
     if url.scheme == "http" and not _is_this_machine(url.hostname):
         raise ValueError(f"http to {url.hostname} is not protected against changes on the way; use an https URL")
     _ = url.port  # raises ValueError if it is invalid
@@ -43,10 +43,11 @@ async def http_get(url: SplitResult, *, tls: ssl.SSLContext, bytes_max: int, tim
     Args:
         url: a result of `checked_url`.
         tls: verifies the server of an https URL.
-        timeout_s: limit of the whole request, including name resolution.
+        timeout_s: maximum time of the whole request, including name resolution.
 
     Raises:
-        OSError: no answer in time, a status other than 200, or more than `bytes_max`. The message has one line.
+        OSError: no complete answer within `timeout_s`, a status other than 200, or more than `bytes_max`. The message
+            has one line.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -97,7 +98,7 @@ async def _exchange(url: SplitResult, tls: ssl.SSLContext, bytes_max: int) -> by
 
 
 class _BufferedSocket:
-    """A replacement for a socket in `http.client`, with bytes that were received before."""
+    """A replacement for the socket that `http.client` reads from, with an answer that was received before."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer

@@ -64,7 +64,7 @@ class Lifecycle:
         self.health.state = state
 
     def ask_to_stop(self) -> None:
-        """Request a graceful stop; may be called repeatedly."""
+        """Request a graceful stop; further calls change nothing."""
         self._stop_asked.set()
 
     async def asked_to_stop(self) -> None:

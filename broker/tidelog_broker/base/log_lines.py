@@ -1,4 +1,4 @@
-"""Format log records as single lines, and suppress repeated warnings."""
+"""Formatting of log messages as single lines, and suppression of repeated warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class LineFormatter(logging.Formatter):
 
 
 REPEATED_MAX: Final = 5
-"""Warnings that one line of code may log in a period; the next one states how many were omitted."""
+"""Maximum number of warnings that one line of code logs within `PERIOD_S`; the first one after that period states how
+many were suppressed."""
 PERIOD_S: Final = 10.0
 
 
@@ -46,7 +47,7 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._now_s = now_s
         self._periods: dict[tuple[str, int], _Period] = {}
-        """By logger and line of code, which are few."""
+        """The current period of each line of code that has logged a warning, by logger and line number."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record; the first one of a period states the number that was suppressed."""

@@ -36,7 +36,7 @@ State = Literal["starting", "running", "stopping", "failed"]
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_OF_A_HEAD: Final = re.compile("[\0\r\n]")
 _ONCE: Final = frozenset({"authorization", "content-length", "host", "transfer-encoding"})
-"""Fields that may not be repeated, since two parsers could each use another value."""
+"""Header fields that may not be repeated, since two parsers could use different values of them."""
 
 BROWSER_HEADERS: Final = (
     ("Cache-Control", "no-store"),
@@ -79,13 +79,13 @@ class Health:
 
 
 class _ParsedRequest(NamedTuple):
-    """The parsed parts of a request."""
+    """The parsed head of an HTTP request."""
 
     method: str
     path: str
     query: str
     headers: dict[str, str]
-    """By lower-case name; repeated values are joined by commas."""
+    """The header fields by lower-case name; the values of a repeated field are joined by commas."""
     hosts: tuple[str, ...]
     """The hosts that the request names: in `Host`, and in its target if that is an absolute URL."""
 
@@ -94,8 +94,9 @@ class Answers:
     """Answers requests of the management port.
 
     Args:
-        guard: decides who may see names.
-        names: the port's host names, to refuse others; None with TLS, which checks the name itself.
+        guard: decides whether a request may see names of topics and callers.
+        names: the host names of the port: requests for other hosts get no names of topics and callers. None with TLS,
+            which checks the host name.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Answers:
         return _json(*answer_of_health, is_head=request.method == "HEAD")
 
     def _misdirected(self, request: _ParsedRequest) -> MetricsRefusal | None:
-        """Return the refusal of a request for a host name that is not the port's; None for other requests."""
+        """Return the refusal of a request for a host name that is not one of this port; None for other requests."""
         names = self._names
         strange = None if names is None else next((host for host in request.hosts if not names.is_own(host)), None)
         if strange is None:

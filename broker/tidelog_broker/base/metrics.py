@@ -26,7 +26,7 @@ class NodeMetrics:
         self.records_in = TallyCounter("tidelog_records_in", "Records appended", self.registry).tally()
         self.bytes_in = TallyCounter("tidelog_bytes_in", "Bytes of batches appended", self.registry).tally()
         self.bytes_out = counter("tidelog_bytes_out", "Bytes of batches sent to readers")
-        self.batches_refused = counter("tidelog_batches_refused", "Batches refused as corrupt or out of sequence")
+        self.batches_refused = counter("tidelog_batches_refused", "Batches that this node refused or failed to store")
         self.duplicates = counter("tidelog_duplicates", "Retried batches answered with their first offset")
         self.deduplicated = TallyCounter(
             "tidelog_deduplicated_records", "Records dropped because of their content", self.registry, label="topic"
@@ -35,9 +35,14 @@ class NodeMetrics:
             "tidelog_deduplication_bytes", "Bytes of memory that deduplication windows take"
         )
         self.requests = TallyCounter("tidelog_requests", "Requests by kind", self.registry, label="kind")
-        self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
+        self.connection_errors = counter(
+            "tidelog_connection_errors",
+            "Connections that this node closed with an error, such as malformed frames or no HELLO in time",
+        )
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
-        self.unauthenticated = counter("tidelog_unauthenticated", "HELLO requests without valid credentials")
+        self.unauthenticated = counter(
+            "tidelog_unauthenticated", "Requests to authenticate (HELLO, IDENTIFY) without valid credentials"
+        )
         self.jwks_failures = counter("tidelog_jwks_failures", "Failed fetches of the keys that verify tokens (JWKS)")
         self.audit_dropped = counter("tidelog_audit_dropped", "Lines of the audit log that were not written to __audit")
         self.tls_failed = counter("tidelog_tls_failed", "Failed TLS handshakes")
@@ -48,16 +53,18 @@ class NodeMetrics:
             registry=self.registry,
         )
         self.strangers_closed = counter(
-            "tidelog_strangers_closed", "Unauthenticated connections closed beyond strangers_max"
+            "tidelog_strangers_closed", "Unauthenticated connections closed because a limit of connections was reached"
         )
         self.throttled_seconds = Counter(
             "tidelog_throttled_seconds",
-            "Time for which connections and fetches waited because of quotas",
+            "Time for which connections and fetches of a caller waited because of a quota or limit",
             ["caller"],
             registry=self.registry,
         )
         self._throttled_callers: set[str] = set()
-        self.declined = counter("tidelog_declined", "Requests refused because too many bytes were in flight")
+        self.declined = counter(
+            "tidelog_declined", "Requests refused because a limit of requests in flight was reached"
+        )
         self.stalled = counter("tidelog_stalled_clients", "Clients closed because they stopped reading or sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
         self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
@@ -71,7 +78,9 @@ class NodeMetrics:
         self.append_seconds = Durations(
             "tidelog_append_seconds", "Time to write (and sync) a group of batches", self.registry, bounds_s=_SECONDS
         )
-        self.connections = self._gauge("tidelog_connections", "Open client connections")
+        self.connections = self._gauge(
+            "tidelog_connections", "Open connections to the native port, of clients and nodes"
+        )
         self.in_flight_bytes = self._gauge(
             "tidelog_in_flight_bytes", "Bytes of requests in progress: attachments and large envelopes"
         )
@@ -89,7 +98,7 @@ class NodeMetrics:
             "tidelog_clock_held",
             "1 while retention by time is paused because the wall clock has jumped",
         )
-        self.topics = self._gauge("tidelog_topics", "Topics")
+        self.topics = self._gauge("tidelog_topics", "Topics of which this node stores a partition")
         self.groups = self._gauge("tidelog_groups", "Consumer groups with members that this node coordinates")
         self.members = self._gauge("tidelog_group_members", "Members of the groups that this node coordinates")
         self.members_fenced = counter(
@@ -99,11 +108,11 @@ class NodeMetrics:
         self._add_computed()
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
-        """Set when a certificate ends, in seconds since 1970."""
+        """Set when a certificate, CA or CRL expires, in seconds since 1970."""
         self.tls_ends.labels(what).set(ends_s)
 
     def throttled(self, caller: str, waited_s: float) -> None:
-        """Count the time for which a caller was throttled by its quota."""
+        """Count the time for which a caller was throttled by a quota or limit."""
         if caller not in self._throttled_callers:
             if len(self._throttled_callers) >= LABEL_VALUES_MAX:
                 caller = OTHER
@@ -149,14 +158,14 @@ class _DroppedWrites(Collector):
 
 
 class _Omitted(Collector):
-    """The number of series that label limits omit from a scrape; collected after those series."""
+    """The numbers of partitions and positions that a scrape omits because of a limit; collected after their series."""
 
     def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:
         self._omitted = omitted
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the counts of this scrape."""
-        what = "Partitions and positions of groups omitted from the metrics because of a bound"
+        what = "Partitions and positions of groups omitted from the metrics because of a limit"
         family = GaugeMetricFamily("tidelog_metrics_omitted", what, labels=["what"])
         for key, value in self._omitted().items():
             family.add_metric([key], value)

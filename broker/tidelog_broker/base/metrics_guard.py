@@ -21,7 +21,7 @@ TOKEN_CHARS_MIN: Final = 16
 TOKENS_MAX: Final = 16
 FILE_BYTES_MAX: Final = 16 * KIB
 LOOK_S: Final = 1.0
-"""How often the file is checked for changes."""
+"""Interval of the checks whether the file has changed."""
 
 
 class MetricsRefusal(NamedTuple):
@@ -48,8 +48,8 @@ class MetricsGuard:
     """Decides whether a request may read metrics. `refusal` may be called on another thread than `look`.
 
     Args:
-        path: the file of tokens, one a line; None for no tokens.
-        is_open: whether metrics are open without a file.
+        path: the file of tokens, one a line; None if no tokens are used.
+        is_open: whether metrics are open to all requests if there is no file.
 
     Raises:
         SettingsError: the file is invalid.

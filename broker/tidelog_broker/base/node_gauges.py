@@ -29,7 +29,7 @@ def read_with_retries(read: Callable[[], _ReadT]) -> _ReadT:
     """Return the result of `read`, repeated if the event loop has changed a dict during its iteration.
 
     Raises:
-        RuntimeError: every attempt was disturbed.
+        RuntimeError: a dict was changed during each of the attempts.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -54,8 +54,8 @@ class NodeFigures(NamedTuple):
         failed: number of local partitions whose copy has failed.
         nodes: number of the cluster's nodes by their state in gossip.
         replica_lag: for each other node, the records that it lacks in the owned partition where it lags most.
-        feature_level: that of the cluster.
-        supported_feature_level: the highest that the node's build supports.
+        feature_level: the feature level of the cluster.
+        supported_feature_level: the highest feature level that the node's build supports.
     """
 
     node_id: str
@@ -158,7 +158,7 @@ def _info(name: str, text: str, labels: Mapping[str, str] | None) -> Metric:
 
 
 class GroupPosition(NamedTuple):
-    """A committed position."""
+    """A group's committed position in a partition."""
 
     group: str
     topic: str

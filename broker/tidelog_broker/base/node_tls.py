@@ -29,7 +29,7 @@ from tidelog_proto.tls.stream import TlsStream, open_stream
 log = logging.getLogger(__name__)
 
 FILES_LOOK_S: Final = 1.0
-"""How often the files are checked for changes."""
+"""Interval of the checks whether the files have changed."""
 
 
 class NodeTls:
@@ -99,7 +99,7 @@ class NodeTls:
         await open_stream(above, context, host, timeout_s=timeout_s, connect=watched)
 
     def watch(self, stream: TlsStream) -> None:
-        """Close a connection when the certificate of its peer is revoked."""
+        """Watch a connection, which is closed when the certificate of its peer is revoked."""
         if self._followed is not None and self._followed.files.crl is not None:
             self._streams.add(stream)
 
@@ -131,7 +131,8 @@ class NodeTls:
     async def _end_revoked(self, workers: Offload) -> bool:
         """Close the connections whose certificates are revoked; return False if the check has to be repeated.
 
-        Handshakes in progress may use the previous list, so they are closed too, and the peers reconnect.
+        Handshakes in progress may have used the previous CRL, so their connections are closed too, and the peers
+        reconnect.
         """
         assert self._followed is not None
         crl = self._followed.files.crl

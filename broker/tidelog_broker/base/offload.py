@@ -1,7 +1,7 @@
 """Blocking work on I/O workers, with results delivered on the event loop.
 
-`call` is for coroutines, `start` with a callback for hot paths, where a task and a future per group would cost too
-much.
+`call` is for coroutines; `start`, which takes a callback, is for hot paths, where a task and a future for each write
+would cost too much.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Workers(Protocol):
-    """A pool of worker threads; see `storage.io.workers.IoWorkers`."""
+    """The interface that `Offload` requires of a pool of worker threads; see `storage.io.workers.IoWorkers`."""
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn` on the thread of `key`, after everything that was submitted with the key before."""

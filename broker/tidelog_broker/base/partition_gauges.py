@@ -51,7 +51,7 @@ class PartitionGauges(Collector):
         window = GaugeMetricFamily(
             "tidelog_deduplication_window_records", "Records in the deduplication window", labels=labels
         )
-        figures = sorted(read_with_retries(self._figures), key=_told_first)
+        figures = sorted(read_with_retries(self._figures), key=_export_order)
         self.omitted = max(0, len(figures) - self._partitions_max)
         for each in figures[: self._partitions_max]:
             place = [each.topic, str(each.partition)]
@@ -63,5 +63,5 @@ class PartitionGauges(Collector):
         yield from (watermark, start, size, window)
 
 
-def _told_first(figures: PartitionFigures) -> tuple[bool, str, int]:
+def _export_order(figures: PartitionFigures) -> tuple[bool, str, int]:
     return figures.topic.startswith(INTERNAL_PREFIX), figures.topic, figures.partition

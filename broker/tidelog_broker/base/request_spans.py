@@ -32,9 +32,10 @@ class RequestSpan:
 
 
 class RequestSpans:
-    """Begins spans, and owns their exporter.
+    """Begins the spans of requests, and owns the exporter of spans and metrics.
 
     Args:
+        node_id: the instance that the exported data names.
         collect: collects the node's metrics; called on another thread.
     """
 
@@ -43,7 +44,7 @@ class RequestSpans:
         self._node_id = node_id
 
     def begin(self, kind: str, contexts: Sequence[str]) -> RequestSpan:
-        """Begin the span of a request of a kind."""
+        """Begin the span of a request of a kind, with the request's trace contexts as parent and links."""
         contexts = [each for each in contexts if len(each) <= _CONTEXT_CHARS_MAX]
         attributes = {"rpc.system": "tidelog", "rpc.method": kind, "tidelog.node.id": self._node_id}
         span = self._telemetry.begin(kind, kind=trace.SpanKind.SERVER, contexts=contexts, attributes=attributes)

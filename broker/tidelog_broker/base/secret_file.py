@@ -20,7 +20,8 @@ class SecretFile:
     """Reloads secrets when their file changes.
 
     Args:
-        secrets: the secrets that were read from it.
+        path: the file.
+        secrets: the secrets in use, with which those of the file are compared.
     """
 
     def __init__(self, path: Path, secrets: ClusterSecrets) -> None:
@@ -28,7 +29,7 @@ class SecretFile:
         self._followed = Followed(lambda: _read(path), SettingsError, log)
 
     def look(self) -> tuple[bytes, ...] | None:
-        """Reload the file and return its secrets if they have changed. Blocking for a moment.
+        """Reload the file; return its secrets if they differ from those in use. Blocks briefly: for a worker thread.
 
         If the file is invalid, the last valid secrets stay in use.
         """

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final
 
 TOLERANCE_US: Final = 300_000_000
-"""Largest step of the wall clock that is accepted as a correction."""
+"""Largest step of the wall clock, 5 minutes, that is accepted as a correction."""
 
 SETTLE_S_DEFAULT: Final = 3600
 GAPS_MAX: Final = 16
@@ -33,11 +33,11 @@ def _since_boot_ns() -> int:
 
 
 class SteadyClock:
-    """A clock in µs since 1970; see the module.
+    """A clock in µs since 1970, protected against jumps of the wall clock as the module describes.
 
     Args:
         settle_s: how long the wall clock must be stable after a jump before it is trusted.
-        tolerance_us: the largest accepted step.
+        tolerance_us: the largest step of the wall clock that is accepted at once.
     """
 
     def __init__(
@@ -54,13 +54,14 @@ class SteadyClock:
         self._settle_ns = int(settle_s * 1_000_000_000)
         self._began_ns = steady_ns()
         self.began_us = wall_ns() // 1000
-        """The time at the start, as known then."""
+        """The wall clock's time when this clock was made."""
         self._ahead_us = self.began_us - self._began_ns // 1000
-        """Difference of the returned time to the monotonic clock."""
+        """The returned time minus the time of the monotonic clock."""
         self._rival: tuple[int, int] | None = None
-        """The wall clock's difference to the monotonic clock after an untrusted jump, and since when."""
+        """After a jump that is not trusted yet: the wall clock's time minus that of the monotonic clock, and the
+        monotonic time in ns since which the wall clock has been stable."""
         self._gaps: list[tuple[int, int]] = []
-        """Jumps that were accepted, oldest first: the time before the jump, and its length."""
+        """Accepted jumps forward, the earliest first: the time before the jump, and its length."""
 
     @property
     def is_held(self) -> bool:
@@ -69,7 +70,7 @@ class SteadyClock:
         return self._rival is not None
 
     def now_us(self) -> int:
-        """Return the time. It decreases by at most the tolerance, unless a wrong clock is corrected."""
+        """Return the time. It may decrease by up to the tolerance, and by more when a wrong clock is corrected."""
         steady_ns = self._steady_ns()
         steady_us = steady_ns // 1000
         ahead_us = self._wall_ns() // 1000 - steady_us

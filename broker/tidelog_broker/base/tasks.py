@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """The running tasks. Created and used on the event loop."""
+    """The running background tasks of one node. Created and used on the event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -39,7 +39,7 @@ class Threads:
         self.readers = self._pool("read", io_workers)
         """For reads, which may wait for the disk, and must not delay writes."""
         self.verifiers = self._pool("verify", 1)
-        """For CPU work only: decompressing a batch may take 10 ms."""
+        """For verifying batches, which is CPU work only: decompressing a batch may take 10 ms."""
         self.secrets = self._pool("secret", 1)
         """For slow hashes of secrets, a few milliseconds of CPU each."""
         self._syncing = self._workers("ahead", 1)
@@ -53,7 +53,7 @@ class Threads:
         self._indexing = self._workers("index", 1)
 
     def disk(self, fs: FileSystem, hash_memory: HashMemory) -> Disk:
-        """Return the file access that all logs share, with background work on the pools for long and short work."""
+        """Return the file access that all logs share; its background work runs on the pools of this object."""
         return Disk(
             fs=fs,
             preallocator=self._noting,
@@ -72,5 +72,5 @@ class Threads:
         return workers
 
     def close(self) -> None:
-        """End the threads, the newest first."""
+        """End the threads, those that were started last first."""
         self._resources.close()

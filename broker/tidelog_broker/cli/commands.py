@@ -50,14 +50,18 @@ def node(
     *,
     data: Annotated[Path | None, typer.Option(help="The data directory; created if missing.")] = None,
     port: Annotated[int | None, typer.Option(help="The native port; 0 picks a free one.")] = None,
-    management_port: Annotated[int | None, typer.Option(help="Health and metrics; 0 picks a free one.")] = None,
+    management_port: Annotated[
+        int | None, typer.Option(help="The port of health and metrics (HTTP); 0 picks a free one.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file; its table `node` is used.")] = None,
     bootstrap: Annotated[Path | None, typer.Option(help="The bootstrap file of the node's cluster.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Nodes of the cluster to join: HOST:PORT,HOST:PORT.")] = None,
     node_id: Annotated[str | None, typer.Option(help="The node's id, as in the bootstrap file.")] = None,
-    secret_file: Annotated[Path | None, typer.Option(help="Holds the secret of the cluster's nodes.")] = None,
-    gossip_port: Annotated[int | None, typer.Option(help="UDP; default: the number of the native port.")] = None,
+    secret_file: Annotated[Path | None, typer.Option(help="The file with the secret of the cluster's nodes.")] = None,
+    gossip_port: Annotated[
+        int | None, typer.Option(help="The gossip port (UDP); default: the number of the native port.")
+    ] = None,
     advertise_host: Annotated[str | None, typer.Option(help="The address that clients and nodes connect to.")] = None,
     advertise_port: Annotated[
         int | None,
@@ -73,7 +77,7 @@ def node(
         bool, typer.Option("--insecure", help="Listen beyond loopback without TLS or authentication.")
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a node that has lost its data.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log debug messages, too.")] = False,
 ) -> None:
     """Run one node until it is stopped by Ctrl-C or SIGTERM.
 
@@ -153,7 +157,7 @@ def _print_ready(node: Node) -> None:
 
 
 def _exit_code(node: Node) -> int:
-    """Return the exit code of a stopped node, and print why it stopped by itself, if it did."""
+    """Return the exit code of a stopped node; if it was not asked to stop, print why it stopped."""
     if node.lifecycle.stop_reason:  # Repeated as the last line, because a stopping node logs many lines.
         typer.echo(f"tidelog node: {node.lifecycle.stop_reason}", err=True)
     return node.lifecycle.exit_code

@@ -125,7 +125,7 @@ def repair_log(
 ) -> None:
     """Truncate damaged logs that no other node has, before their damage; exit with 1 if any stays damaged.
 
-    A node fetches data that other nodes have by itself, at its next start. Records after the damage are lost, and their
+    At its next start, a node fetches the data that other nodes have. Records after the damage are lost, and their
     offsets are reused; the damaged data is kept next to the log.
     """
     left = 0
@@ -197,7 +197,7 @@ def _write(lines: list[str]) -> bool:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """End the command with a message if `path` is not Tidelog's, or cannot be read."""
+    """End the command with a message if `path` is not a file or directory of Tidelog, or cannot be read."""
     try:
         yield
     except NodeDirError as error:
@@ -211,7 +211,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _reports(path: Path) -> Iterator[SegmentReport]:
-    """Verify `path` with a progress bar on a terminal; a path that is not Tidelog's ends the command."""
+    """Verify `path` with a progress bar on a terminal; an unusable path ends the command, see `_readable`."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -223,7 +223,7 @@ def _reports(path: Path) -> Iterator[SegmentReport]:
 
 
 def _segment_bytes(path: Path) -> int:
-    """Return how many bytes will be read."""
+    """Return the total size of the segment files that will be read, in bytes."""
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.suffix in {SEGMENT_SUFFIX, BEGUN_SUFFIX})
 

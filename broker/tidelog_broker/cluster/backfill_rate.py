@@ -2,9 +2,9 @@
 
 A node that returns, or gets new copies, could fetch as fast as links and disks allow, at the cost of publishing on both
 sides. So each range is requested at its scheduled time, one after the other at the configured rate. A burst of one
-second is allowed, and first ranges are small, so that small histories are complete at once. Retries are not counted
-again. Rejected: a limit at the source, which does not know the other fetches of the receiving node, and would have to
-queue requests.
+second is allowed, and first ranges are small, so that small histories are complete at once. The repetition of a request
+without an answer is not counted again. Rejected: a limit at the source, which does not know the other fetches of the
+receiving node, and would have to queue requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BURST_MS = 1000.0
 
 
 class BackfillRate:
-    """Schedules ranges.
+    """Schedules the requests for ranges at a rate.
 
     Args:
         bytes_per_s: the rate; 0: unlimited.

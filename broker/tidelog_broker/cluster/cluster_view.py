@@ -87,7 +87,7 @@ class Cluster:
         self._available_then: frozenset[str] = frozenset()
         self._cut_off: frozenset[str] = frozenset()
         self._notes = 0
-        """Version of `_unreachable` and `_leaving`, the changes that only this node knows."""
+        """Version of `_cut_off` and `_leaving`, the changes that only this node knows."""
         self._leaving: dict[str, int] = {}
         """Nodes that have announced their stop, with the incarnation that is stopping."""
 
@@ -124,14 +124,14 @@ class Cluster:
         return node_id == self._node_id or (self._members.alive(node_id) and node_id not in self._cut_off)
 
     def incarnation(self, node_id: str) -> int:
-        """Return the newest known boot incarnation of a node, 0 for an unknown one."""
+        """Return the newest known incarnation of a node; 0 for an unknown node."""
         if node_id == self._node_id:
             return self._incarnation
         member, record = self._members.get(node_id), self._registry.get(node_id)
         return max(member.incarnation if member else 0, record.incarnation if record else 0)
 
     def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
-        """Return the placement of the epoch after `active` if this node takes over."""
+        """Return the plan of the epoch after `active` if this node takes over."""
         return takeover_plan(
             self._node_id, key, active, self._wishes(key, active), self._entries(), alive=self._available()
         )
@@ -151,7 +151,7 @@ class Cluster:
     # --- plans without a failure -----------------------------------------------------------------------
 
     def placement_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
-        """Return the placement that a partition should have; None if it has this placement or cannot be moved now."""
+        """Return the epoch with the placement that a partition should have; None if it has that, or cannot move now."""
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
         return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
@@ -197,7 +197,7 @@ class Cluster:
         return lacks_owner(active, self._entries(), alive=self._available())
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, partitions: range) -> list[pb.EpochDescriptor]:
-        """Return the first epochs of partitions of a new topic."""
+        """Return the first epochs of new partitions of a topic."""
         wishes, entries, alive = replication_settings(config), self._entries(), self._available()
         return [
             first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)
@@ -261,7 +261,7 @@ class Cluster:
         try:
             answer = await self.request(node_id, pb.Envelope(incarnations=incarnations), timeout_s=timeout_s)
         except ProtocolError as error:
-            log.debug("node %r does not accept the incarnations of nodes: %s", node_id, error.message)
+            log.debug("cannot exchange incarnations with node %r: %s", node_id, error.message)
             return pb.IncarnationsReply() if error.code == pb.UNKNOWN_KIND else None
         return answer.envelope.incarnations_reply
 
@@ -341,7 +341,7 @@ class Cluster:
         if self.is_alone:
             return frozenset({self._node_id})
         now_at = self.version
-        if now_at != self._available_at:  # cached, because a failed node needs it for each of its partitions
+        if now_at != self._available_at:  # cached, because the takeover of each partition of a failed node needs it
             living = {self._node_id, *(member.node_id for member in self._members.live())}
             living = {node for node in living if self._leaving.get(node) != self.incarnation(node)} - self._cut_off
             self._available_then = self._registry.available(living) or frozenset({self._node_id})

@@ -1,4 +1,4 @@
-"""Cluster membership over UDP: the socket, timer and authentication around `core.membership.swim`.
+"""Cluster membership over UDP: the socket, timer and authentication around `core.membership.failure_detection`.
 
 Forged or replayed datagrams and those of other clusters are counted, logged at a limited rate, and not answered. Seeds
 may be names or addresses; names are resolved in the background and repeatedly, because the address of a restarted seed
@@ -43,13 +43,13 @@ class _LogBackOff(NamedTuple):
 
 
 class Gossip:
-    """One node's part in the cluster's membership. Construct, `await start()`, `await stop()`.
+    """Runs the membership protocol of one node. Construct, `await start()`, `await stop()`.
 
     Everything runs on the event loop that calls `start`; the callback is called there and must neither block nor raise.
 
     Args:
-        me: this node's entry. `me.gossip` is the address of its gossip for others: a name or an address (empty: the one
-            that is listened on) and a port (0: the one that is listened on); `start` sets both.
+        me: this node's entry. `me.gossip` is the address, or the name, at which other nodes reach this node's gossip.
+            `start` replaces an empty host and a port of 0 by those of the bound socket, and resolves a name.
         cluster_id: 16 bytes.
         secrets: the cluster's secrets, at least 16 bytes each.
         listen: the address to bind; port 0 picks a free one.
@@ -74,6 +74,7 @@ class Gossip:
         is_registered: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         self.forged = 0
+        """Datagrams dropped because they were not signed with a secret of the cluster."""
         self.unsent = 0
         """Datagrams dropped because the socket's send buffer was full."""
         self._me = me
@@ -146,7 +147,7 @@ class Gossip:
         transport.close()  # the transport closes after sending its buffer
         dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
         if self.forged or dropped:
-            log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} without the secret", *dropped]))
+            log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} {_FORGED}", *dropped]))
 
     @property
     def members(self) -> Members:

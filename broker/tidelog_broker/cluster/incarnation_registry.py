@@ -63,11 +63,11 @@ INCARNATIONS_WORKER: Final = 2
 
 
 class LinkedNodes(Protocol):
-    """The nodes with an established link."""
+    """The interface that the registry requires of the links to other nodes."""
 
     @property
     def linked(self) -> frozenset[str]:
-        """Their ids."""
+        """Ids of the nodes with an established link."""
         ...
 
     async def exchange_incarnations(
@@ -117,7 +117,7 @@ class IncarnationRegistry:
         self._why_refused = ""
         self._may_withdraw = False
         self._elsewhere_kept = asyncio.Event()
-        """Set while the newest recorded start of a copy of this directory is durable."""
+        """Not set while a start, or a withdrawal, of a copy of this directory is being written to the journal."""
         self._elsewhere_kept.set()
         self._doubted_by = ""
         """The node that named the incarnation that puts this node in doubt."""
@@ -125,7 +125,7 @@ class IncarnationRegistry:
         self._writes_seen = 0
         self._refused = refused
         self.superseded: Callable[[str], None] = lambda _: None
-        """Called with the id of a node after an incarnation other than the last known one was reported."""
+        """Called with the id of a node after the newest valid incarnation of one of its directories has changed."""
         self.is_refused = False
         """Whether another node has proven that this directory is an older copy."""
         self._begun = asyncio.Event()
@@ -151,8 +151,10 @@ class IncarnationRegistry:
     async def begin(self, *, may_withdraw: bool) -> None:
         """Make the current incarnation durable, before this node contacts any other.
 
-        `may_withdraw`: whether it does not take part before `take_part`. A node that is still to be admitted binds
-        others.
+        Args:
+            may_withdraw: whether this incarnation takes part only after `take_part`, so that it may be withdrawn
+                before that. False for a node that is not admitted yet, which takes part at once: a founder binds the
+                other founders to their directories.
 
         Raises:
             StorageFailedError: the journal of incarnations cannot be written.
@@ -273,7 +275,7 @@ class IncarnationRegistry:
     # --- handshakes ------------------------------------------------------------------------------------
 
     def offer(self, peer_id: str) -> pb.PeerIncarnations:
-        """Return this node's part of a handshake with `peer_id`; once it is refused, that withdraws its incarnation.
+        """Return this node's part of a handshake with `peer_id`; that of a refused node withdraws its incarnation.
 
         Raises:
             StaleDirectoryError: this node is stopping, and `peer_id` has nothing to drop.
@@ -307,7 +309,7 @@ class IncarnationRegistry:
         return None if known is None else known_incarnation(directory, known)
 
     def predecessor(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> int:
-        """Return the incarnation of the earlier known start of a directory; 0 without one."""
+        """Return the newest known incarnation of a node's directory before `incarnation`; 0 if none is known."""
         known = self._known.get((peer_id, offered.directory_id))
         return known.incarnation if known is not None and known.incarnation != incarnation else 0
 
@@ -578,7 +580,8 @@ class IncarnationRegistry:
 
     def _full(self, error: DiskFullError) -> None:
         log.warning(
-            "cannot store the incarnations of nodes, and refuses new connections of nodes; free disk space: %s",
+            "this node cannot store the incarnations of other nodes, and refuses their new connections until that "
+            "succeeds; free disk space: %s",
             error,
         )
 

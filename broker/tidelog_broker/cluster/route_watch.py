@@ -35,7 +35,7 @@ WAIT_MS_MAX: Final = 10_000
 """Longest time for which a request is held."""
 
 KNOWN_PARTITIONS_MAX: Final = 4 * PARTITIONS_MAX
-"""Limit of a request's known partitions over all topics; an answer about as many would not fit an envelope."""
+"""Maximum number of known partitions that a request lists, over all topics."""
 
 HELD_TOPICS_MAX: Final = 256
 """Limit of a held request's topics. A request with more is answered at once, since each check would take too long."""
@@ -43,6 +43,7 @@ HELD_BYTES_MAX: Final = 64 * MIB
 """Memory limit of all held requests. Beyond it, requests are answered at once."""
 
 LOOKS_PER_TURN: Final = 16
+"""Number of woken requests that are checked in one round."""
 PAUSE_S_MAX: Final = 0.05
 """Longest pause between two rounds, in case a round was slow because the whole machine was busy."""
 VIEW_S: Final = 0.5
@@ -77,7 +78,7 @@ class TopicView(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class HeldRequest:
-    """A held request.
+    """A METADATA request that waits until the metadata of one of its topics changes, or its time is over.
 
     Attributes:
         woken: set when the request has to be checked, after a change or when its time is over.
@@ -173,7 +174,7 @@ class RouteWatch:
         return view
 
     def _over(self, held: HeldRequest) -> None:
-        """Answer a request whose time is over, at the scheduled pace: requests that began together end together."""
+        """Schedule the answer to a request whose time is over; at once would be too many, if many began together."""
         held.is_over = True
         self._wake_next({held: None})
 
@@ -222,7 +223,7 @@ def has_newer_metadata(known: pb.KnownEpochs, view: TopicView | None) -> bool:
     """Return whether this node's metadata of a topic is newer than a client's.
 
     Args:
-        known: epochs that the client knows.
+        known: for each partition that the client knows, the lowest epoch that would be new to it.
         view: this node's view of the topic; None if the topic does not exist.
     """
     if view is None or len(view.owned) > len(known.news_from):

@@ -41,7 +41,11 @@ class Subscription:
             ProtocolError: INVALID_REQUEST if the subscription already has this partition.
         """
         if key in self.positions:
-            raise ProtocolError(pb.INVALID_REQUEST, f"duplicate partition {key[1]} in one subscription; name it once")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"duplicate partition {key[1]} of the topic with id {key[0].hex()} in one subscription; list each "
+                "partition once",
+            )
         self.positions[key] = offset
         self._ready[key] = None
 
@@ -64,7 +68,7 @@ class Subscription:
 
     @property
     def next_ready(self) -> PartitionKey | None:
-        """The next partition to serve; None if all rest."""
+        """The next partition to serve; None if no partition has anything to send."""
         return next(iter(self._ready), None)
 
     def wake(self, key: PartitionKey) -> None:
@@ -77,6 +81,6 @@ class Subscription:
         self._ready.pop(key, None)
 
     def served(self, key: PartitionKey) -> None:
-        """Serve the other partitions first: this one has sent an event, and may have more."""
+        """Move a partition behind all others that are ready, after it has sent an event; it may have more records."""
         if key in self._ready:
             self._ready.move_to_end(key)

@@ -31,7 +31,7 @@ ROW_BYTES: Final = 48
 
 _Tags = npt.NDArray[np.uint32]
 _ROWS_MIN: Final = 4096
-"""Minimum size of a generation, unless the window is smaller."""
+"""Minimum number of rows of a generation, unless the window is smaller."""
 
 
 class DeduplicationWindow:
@@ -71,7 +71,7 @@ class DeduplicationWindow:
 
         Args:
             now_us: append time of the batch; must not decrease.
-            log_start: records below are deleted.
+            log_start: records below this offset are deleted, so they are not found.
         """
         self._expire(now_us, log_start)
         found = np.full(len(contents), -1, np.int64)
@@ -84,7 +84,7 @@ class DeduplicationWindow:
         return found
 
     def reserve(self, count: int) -> bool:
-        """Reserve memory for `count` more rows; return False, without any change, if it is not available."""
+        """Reserve memory for `count` more rows; return False, and reserve none, if it is not available."""
         self._drop()
         count = min(count, self._records_max)
         missing = count - sum(one.room for one in self._generations)
@@ -152,7 +152,7 @@ class DeduplicationWindow:
 
 
 class _Generation:
-    """Consecutive rows. `first` is the number of its first row in the window, -1 while it is empty."""
+    """Consecutive rows of a window. `first` is the number of rows ever added before them; -1 while it has no row."""
 
     def __init__(self, rows: int) -> None:
         self.first = -1

@@ -2,7 +2,7 @@
 
 Subscribers and long-polling fetches near the end are served from the ring without reading the log. Each ring is bounded
 in bytes; readers at an offset before its start read the log until they have caught up. A ring holds views of the
-buffers in which the batches were received.
+buffers in which the batches were received, or a copy of a batch that is less than half of its buffer.
 
 The rings of a node share a budget. When their sum exceeds it, the rings that were appended to least recently are
 emptied first, because their readers are the least likely to be near the end.
@@ -100,7 +100,7 @@ class RingBudget:
         self.size_bytes = 0
 
     def push(self, ring: HotRing, entry: RingEntry) -> None:
-        """Append a batch to `ring`, and empty other rings if the total exceeds the budget."""
+        """Append a batch to `ring`; while the total exceeds the budget, empty the least recently appended ring."""
         before = ring.size_bytes
         if _is_small_part(entry.data):
             entry = entry._replace(data=memoryview(bytes(entry.data)))

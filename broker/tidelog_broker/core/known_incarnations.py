@@ -29,7 +29,7 @@ from tidelog_proto import broker_pb2 as pb
 KNOWN_MAX: Final = 4096
 """Maximum number of directories whose starts a node keeps: those of all registered nodes, and earlier ones."""
 SHOWN_MAX: Final = 100
-"""Directories of one node that are listed in a handshake, because handshake frames are small."""
+"""Maximum number of directories of one node in a handshake, because handshake frames are small."""
 WITHDRAWN_MAX: Final = 4
 """Withdrawals kept for one directory; the next start that takes part clears them."""
 
@@ -42,7 +42,8 @@ class DirectoryIncarnations:
     """The starts and withdrawals of one directory; see the module.
 
     Attributes:
-        ticks: ticks of the starts that were not withdrawn, by incarnation; only the lowest has certainly taken part.
+        ticks: ticks of the starts that were not withdrawn, by incarnation. Only the lowest can have a tick above 0,
+            which proves that it took part.
         withdrawn: starts that did not take part.
     """
 
@@ -89,7 +90,7 @@ class KnownIncarnations:
 
     def __init__(self, kept: Iterable[pb.KnownIncarnation] = ()) -> None:
         self._directories: dict[Directory, DirectoryIncarnations] = {}
-        """Ordered by their last change."""
+        """Ordered by their last change, the one that changed least recently first."""
         self._evicted: list[Directory] = []
         for entry in kept:
             self.learn(directory_of(entry), *starts_of(entry), withdrawn=entry.withdrawn)

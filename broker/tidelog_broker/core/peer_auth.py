@@ -158,7 +158,7 @@ def check_certificate(own: Identity, node_id: str, certified: Collection[str]) -
 
 
 def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
-    """Compare the plain-text parts of both identities."""
+    """Validate the other node's message, and compare its plain-text parts with this node's identity."""
     if other.version != PROTOCOL_VERSION:
         raise ProtocolError(
             pb.UNSUPPORTED_VERSION,

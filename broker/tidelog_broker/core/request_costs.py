@@ -5,9 +5,9 @@ those of `python -m tests.abuse.run` on the machine of docs/performance.md, roun
 other, so that a request of 4,096 entries counts more than one of a single entry. Work on worker threads or other nodes
 counts with the part of it that runs on the event loop.
 
-The pace says how a handler bounds its uninterrupted time on the event loop:
+The pace determines how a handler bounds its uninterrupted time on the event loop:
 
-- `AT_ONCE`: not divided; the largest request takes less than 10 ms, or the read turn of a connection bounds its bytes.
+- `AT_ONCE`: not divided; the largest request takes at most 10 ms, except for the kinds in `LONG_SLICES`.
 - `SLICES`: the entries are processed in slices, and other work runs between them
   (`tidelog_proto.flow.fair_scheduler`).
 - `PAGES`: an answer is one page; the client requests the next one.
@@ -40,6 +40,7 @@ KNOWN: Final = 2
 PARTITION_BATCHES: Final = 2
 """A further partition of a publish costs as much as this many batches: it writes a group of its own."""
 BATCHES_PER_PIECE: Final = SLICE_US // BATCH_US
+"""Number of batches of a publish that are accepted in one slice."""
 SLICE_US_MAX: Final = 10_000
 """Maximum uninterrupted cost of a request, except for `LONG_SLICES`."""
 
@@ -126,7 +127,7 @@ def _known_partitions(envelope: pb.Envelope) -> int:
 
 
 HELD_MAX: Final = 100_000
-"""Maximum number of partitions, held or with a load, in one heartbeat of a group member."""
+"""Maximum number of held partitions, and separately of partitions with a load, in one heartbeat of a group member."""
 
 LOOK_UP_TIME: Final = 8
 LOOK_UP_KEY: Final = 8
@@ -231,10 +232,12 @@ COSTS: Final[dict[str, Cost]] = {
 """Cost by envelope kind."""
 
 LONG_SLICES: Final[dict[str, str]] = {
-    "commit": "records of positions get their revisions and are written without interruption, and are applied so when "
-    "they are durable: 12 ms for 4,096 in all; they are made in slices before that, and so is the answer afterwards",
-    "group_heartbeat": "held partitions and loads are read without interruption, and so are the partitions of a new "
-    "assignment granted: 15 ms for 20,000; the assignment is computed in slices before that",
+    "commit": "4,096 positions take 12 ms without interruption: their records get revisions and are written in one "
+    "step, and are applied in another when they are durable; the records before that, and the answer after it, are "
+    "made in slices",
+    "group_heartbeat": "20,000 partitions take 15 ms without interruption: the node reads the held partitions and "
+    "loads of a heartbeat in one step, and grants the partitions of a new assignment in another; it computes the "
+    "assignment in slices before that",
 }
 """Kinds whose largest request exceeds `SLICE_US_MAX` without interruption, and the reason."""
 

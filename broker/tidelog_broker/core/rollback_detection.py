@@ -23,9 +23,9 @@ from tidelog_broker.core.incarnation import boot_counter
 from tidelog_proto import broker_pb2 as pb
 
 OWN_INCARNATIONS_MAX: Final = 256
-"""Earlier incarnations that a directory keeps and reports; older ones are no longer compared."""
+"""Maximum number of earlier incarnations that a directory keeps and reports; older ones are no longer compared."""
 ELSEWHERE_MAX: Final = 16
-"""Limit for withdrawn starts missing from the directory, and separately for other starts missing from it."""
+"""Maximum number of withdrawn starts in `OwnIncarnations.elsewhere`, and separately of other starts in it."""
 INCARNATIONS_PER_MESSAGE_MAX: Final = 1000
 """Maximum number of entries in one message between nodes."""
 
@@ -109,7 +109,7 @@ class OwnIncarnations:
         return self.claim.is_older_than(known)
 
     def is_withdrawn(self, known: IncarnationTick) -> bool:
-        """Return whether an incarnation of this directory was withdrawn; one with a tick took part and never is."""
+        """Return whether an incarnation of this directory was withdrawn; never one with a tick, which took part."""
         return known.tick == 0 and self.elsewhere.get(known.incarnation, False)
 
     @property
@@ -119,7 +119,7 @@ class OwnIncarnations:
 
     @property
     def doubted_by(self) -> int:
-        """The newest start elsewhere that may have taken part, which forbids this directory to take part; 0 if none."""
+        """The newest start in `elsewhere` that was not withdrawn, so that this node must not take part; 0 if none."""
         return max((incarnation for incarnation, is_withdrawn in self.elsewhere.items() if not is_withdrawn), default=0)
 
     def note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> list[int] | None:
@@ -165,7 +165,7 @@ def why_older(own: OwnIncarnations, by: str, known: IncarnationTick, *, in_use: 
             f"its start {own_counter})"
         )
     return (
-        f"the data directory is an older copy of node {node_id!r}: {proof}. It may lack acknowledged records, so it "
-        "must not take part in the cluster. Use the newest directory of that node; if that is lost, start with "
+        f"the data directory is an older copy of node {node_id!r}: {proof}. This copy may lack acknowledged records, "
+        "so it must not take part in the cluster. Use the newest directory of that node; if that is lost, start with "
         "--replace in an empty directory. `tidelog log` reads this one offline"
     )

@@ -24,7 +24,7 @@ OFFSETS_KEY: Final = (OFFSETS_TOPIC_ID, 0)
 DELETING: Final = frozenset({pb.CLEANUP_UNSPECIFIED, pb.DELETE, pb.COMPACT_AND_DELETE})
 """Cleanup policies that apply `retention_ms` and `retention_bytes`."""
 DENIED_MAX: Final = 8_192
-"""Maximum number of ids kept as unknown to the owner of `__meta`: two maximal requests, and 1 MB."""
+"""Maximum number of remembered ids that no topic has: enough for two requests of maximum size, about 1 MB of memory."""
 
 
 class TopicRegistry:
@@ -42,7 +42,7 @@ class TopicRegistry:
         self.changes = 0
         """Number of changes applied."""
         self._denied: dict[bytes, None] = {}
-        """Ids that no topic has, oldest first."""
+        """Ids that no topic has, in the order in which `deny` recorded them."""
 
     def apply(self, record: pb.TopicRecord) -> bool:
         """Apply a durable record; return whether it changed anything."""
@@ -99,7 +99,7 @@ class TopicRegistry:
         return record is None or (not record.deleted and partition >= record.config.partitions)
 
     def deny(self, topic_id: bytes) -> None:
-        """Record that no topic has this id; called after `__meta` was applied up to its state at the request.
+        """Record that no topic has this id; called after this node has applied `__meta` to its end.
 
         This cannot become false: an id is random, and known to no client before its record is committed. The ids of
         internal topics are public, so they are never denied.

@@ -5,8 +5,9 @@ then gets its whole session timeout. A heartbeat is answered only after a quorum
 arrived, so a former owner cannot keep a member alive. The coordinator's timeout starts when the heartbeat arrives, the
 member's own when it was sent. So a member has stopped reading before its partitions are assigned to another member.
 
-A member belongs to its caller, and is assigned only partitions that the caller may read. The caller is not stored: each
-heartbeat identifies it, so after a takeover a member gets new partitions only after its first heartbeat.
+A member belongs to the principal that joined it, and is assigned only partitions that this principal may read. The
+principal is not stored: each heartbeat identifies it, so after a takeover a member gets new partitions only after its
+first heartbeat.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ is not assigned a partition that a node still refuses to it."""
 LOADS_LOOK_S: Final = 1.0
 """Interval of checks whether measured loads justify a new assignment."""
 WAIT_SHARE: Final = 3
-"""An answer is delayed for at most this fraction of the member's session timeout."""
+"""An answer is delayed for at most the member's session timeout divided by this number."""
 HELD_BACK_MS_MAX: Final = 10_000
-"""Limit of the delay, because a node that forwards a heartbeat has a timeout, too."""
+"""Maximum delay of the answer to a heartbeat; it must be shorter than the timeout of a node that forwards the
+heartbeat."""
 
 
 REMEMBERED_MAX: Final = 1_024
-"""Limit of remembered members; a late join of a forgotten member creates one until its session times out."""
+"""Maximum number of remembered members. A late join of a member that is no longer remembered creates the member again,
+until its session times out."""
 
 
 class DepartedMembers:
@@ -80,7 +83,7 @@ class DepartedMembers:
 
 
 class Holdings(Protocol):
-    """Number and memory of the groups at this node, over all partitions of `__offsets`; their limits apply to both."""
+    """The totals that a coordinator requires to apply the limits on groups, over all partitions of `__offsets`."""
 
     def group_count(self) -> int:
         """Return the number of groups."""
@@ -98,7 +101,7 @@ class Coordinator:
         awake: opens the partition if this node stores it.
         partition: returns the partition if this node stores it and it is open.
         is_stopping: returns whether the node is stopping, so that no caller should wait.
-        turns: turns of the event loop, for making group records.
+        turns: schedules the slices in which group records are made.
     """
 
     def __init__(
@@ -188,7 +191,7 @@ class Coordinator:
             counted_in: the epoch in which the creator's groups were counted against its quota; None without a quota.
 
         Raises:
-            ProtocolError: MEMBER_FENCED, also for a member of another caller; INVALID_REQUEST if a limit of groups,
+            ProtocolError: MEMBER_FENCED, also for a member of another principal; INVALID_REQUEST if a limit of groups,
                 members or topics is reached; see `ready` and `StateLog.write`.
         """
         epoch = await self.ready()
@@ -239,17 +242,19 @@ class Coordinator:
         return reply
 
     def check_caller(self, group: str, member_id: str, reader: MemberAccess) -> None:
-        """Check that a member belongs to the caller.
+        """Check that a member belongs to the caller's principal, or that its principal is not known yet.
 
         Raises:
-            ProtocolError: MEMBER_FENCED: it belongs to another caller.
+            ProtocolError: MEMBER_FENCED: the member belongs to another principal.
         """
         known = self._sessions.reader(MemberKey(group, member_id))
         if known is not None and known.principal != reader.principal:
             raise fenced(group)
 
     def may_commit(self, group: str, member_id: str, generation: int) -> Callable[[PartitionKey], bool]:
-        """Return the check of a position's partition; it holds, and positions are prepared, until the next await.
+        """Return the check whether a member may commit a position of a partition.
+
+        The check is valid until the caller's next await, so the positions must be prepared before it.
 
         Raises:
             ProtocolError: no position may be committed: see `ConsumerGroup.may_commit`; EPOCH_CHANGING if this node no
@@ -334,9 +339,10 @@ class Coordinator:
         return coordinated
 
     def _ended_id(self, request: pb.GroupHeartbeat, reader: MemberAccess) -> str:
-        """Return the earlier member id that a join ends; "" if it belongs to another caller.
+        """Return the earlier member id that a join ends; "" if that member belongs to another principal.
 
-        As for other requests of a member whose caller is not known yet, its id is sufficient.
+        If this coordinator does not know the earlier member's principal yet, the join is accepted: knowledge of the
+        member id is sufficient, as in any other request of such a member.
         """
         known = self._sessions.reader(MemberKey(request.group, request.ended_member_id))
         return request.ended_member_id if known is None or known.principal == reader.principal else ""
@@ -357,8 +363,8 @@ class Coordinator:
         if self._holdings.size_bytes() >= self._bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"cannot join group {name!r}: groups and positions have reached their memory limit (positions_bytes); "
-                "delete unused groups, or raise it on every node",
+                f"cannot create group {name!r} or add a member to it: groups and positions have reached their memory "
+                "limit (positions_bytes); delete unused groups, or raise positions_bytes on every node",
             )
 
     async def _leave(self, request: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
@@ -417,7 +423,7 @@ class Coordinator:
             log.info("this node now coordinates %d groups that have members", len(self._groups))
 
     def _end(self) -> None:
-        """Stop coordinating: waiting callers are referred to the new coordinator."""
+        """Stop coordinating; waiting requests fail with EPOCH_CHANGING, so that clients find the new coordinator."""
         self._epoch = None
         groups, self._groups = self._groups, {}
         self._sessions, self._expiring = Sessions(), []

@@ -14,7 +14,8 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB, PAGE_BYTES
 
 PARTITIONS_BYTES: Final = 384 * KIB
-"""Limit of the assignments in one description; member names and subscriptions take as much, topic names a page."""
+"""Maximum size of the assignments in one description. Member ids and subscriptions may need as much again, and topic
+names one page."""
 
 
 class Descriptions:
@@ -85,7 +86,7 @@ class Descriptions:
         return seen
 
     def summary(self, name: str) -> pb.GroupSummary:
-        """Return a group's summary."""
+        """Return a group's state, its counts of members and positions, and its last commit."""
         record = self._record(name)
         moving = not all(same_partitions(member.held, member.target) for member in record.members)
         return pb.GroupSummary(

@@ -50,7 +50,12 @@ class GroupExpiry:
                 async for name in self._look(shard):
                     deleted.append(name)  # noqa: PERF401 - includes those that were deleted before an error
             except ProtocolError as error:
-                log.info("deleting unused groups failed and is retried later: %s", error)
+                log.info(
+                    "deleting unused groups of partition %d of __offsets failed, and is retried in %d s: %s",
+                    shard.key[1],
+                    LOOK_S,
+                    error,
+                )
         return deleted
 
     async def _look(self, shard: GroupShard) -> AsyncIterator[str]:

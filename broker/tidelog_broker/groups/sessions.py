@@ -1,4 +1,4 @@
-"""Session deadlines of group members, and the caller of each member.
+"""Session deadlines of group members, and the access of each member's principal.
 
 Times are arguments, in seconds of any monotonic clock.
 """
@@ -16,7 +16,7 @@ GAP_S: Final = 1.0
 
 
 class MemberKey(NamedTuple):
-    """A member of a group."""
+    """Identifies a member among those of all groups of a coordinator."""
 
     group: str
     member_id: str
@@ -50,11 +50,11 @@ class Sessions:
             self._order = sorted((deadline, each) for each, deadline in self._deadlines.items())
 
     def reads_for(self, who: MemberKey, reader: MemberAccess) -> None:
-        """Set the caller of a member."""
+        """Set the access of a member's principal."""
         self._readers[who] = reader
 
     def reader(self, who: MemberKey) -> MemberAccess | None:
-        """Return the caller of a member; None before its first heartbeat."""
+        """Return the access of a member's principal; None before the member's first heartbeat."""
         return self._readers.get(who)
 
     def forget(self, members: Iterable[MemberKey]) -> None:
@@ -64,7 +64,7 @@ class Sessions:
             self._readers.pop(who, None)
 
     def expired(self, now: float) -> list[MemberKey]:
-        """Return, once, the members whose session has timed out."""
+        """Return the members whose sessions have timed out, and forget their sessions."""
         since = now if self._looked_at is None else self._looked_at
         self._looked_at = now
         if now - since >= GAP_S:

@@ -1,8 +1,8 @@
-"""Resolution of members' subscriptions to topics: named topics and patterns, restricted to what the caller may read.
+"""Resolution of members' subscriptions to topics: named topics and patterns, restricted to what a principal may read.
 
 Patterns are RE2, since a member's pattern runs on the coordinator's event loop. RE2's time is bounded by the length of
 the names times that of the pattern with its repetitions expanded, so both are limited, as is the time of a new pattern.
-Matching names are cached, as is whether a caller may read them.
+Matching names are cached, as is whether a principal may read them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATTERN_CHARS_MAX: Final = 1_000
 TOPICS_MAX: Final = 1_000
 """Limit of the topics that one member names."""
 KEPT_MAX: Final = 200
-"""Limit of cached patterns."""
+"""Maximum number of cached patterns, and separately of cached results for a pattern and a principal."""
 PATTERN_SIZE_MAX: Final = 5_000
 """Limit of a pattern's length with its repetitions expanded."""
 PATTERN_S_MAX: Final = 0.1
@@ -44,7 +44,7 @@ class _MatchingNames(NamedTuple):
 
 
 class _Readable(NamedTuple):
-    """The names that match a pattern and that a caller may read, with the applied changes of topics and rules."""
+    """The names that match a pattern and that a principal may read, with the applied changes of topics and rules."""
 
     changes: int
     rules: int | None
@@ -52,7 +52,7 @@ class _Readable(NamedTuple):
 
 
 class Subscriptions:
-    """Resolves subscriptions."""
+    """Resolves the subscriptions of group members to topics."""
 
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
@@ -61,13 +61,13 @@ class Subscriptions:
         self._seen = -1
         self._matching: dict[str, _MatchingNames] = {}
         self._readable: dict[tuple[str, tuple[str, frozenset[str]]], _Readable] = {}
-        """By pattern and the caller's name and roles, the least recently used first."""
+        """By pattern, and name and roles of the principal; the least recently used first."""
 
     def of(self, wish: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
         """Return the topics of a subscription by id, with their partition counts.
 
         Args:
-            reader: the member's caller; topics that it may not describe and consume are omitted.
+            reader: the access of the member's principal; topics that it may not describe and consume are omitted.
         """
         names = list(filter(reader.may_read, wish.topics))
         if wish.pattern:
@@ -85,7 +85,7 @@ class Subscriptions:
             self._matching_topics(wish.pattern, time_s=PATTERN_S_MAX)
 
     def _read_of(self, pattern: str, reader: MemberAccess) -> Iterable[str]:
-        """Return the matching names that a caller may read; rules are evaluated only for new names."""
+        """Return the matching names that a principal may read; rules are evaluated only for new names."""
         matched = self._matching_topics(pattern)
         rules = reader.rules_version
         if rules is None:

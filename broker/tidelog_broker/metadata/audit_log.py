@@ -81,12 +81,12 @@ class AuditLog:
             self._write(event="failed", act=act, **_caller_fields(kind, session, about), why=error.message)
 
     def refused(self, kind: str, session: Session, error: ProtocolError, about: About = NOTHING) -> None:
-        """Log a refused request; beyond a rate only their number."""
+        """Log a refused request; beyond `REFUSALS_PER_S` only the number of refusals is logged."""
         if self._has_room():
             self._write(event="refused", **_caller_fields(kind, session, about), why=error.message)
 
     def unknown(self, why: str, client_id: str, about: About = NOTHING) -> None:
-        """Log a failed authentication; beyond a rate only their number."""
+        """Log a failed authentication; beyond `REFUSALS_PER_S` only the number of refusals is logged."""
         if self._has_room():
             self._write(event="not authenticated", client_id=client_id, why=why, **_without_empty(about))
 

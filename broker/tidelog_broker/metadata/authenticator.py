@@ -19,7 +19,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 class Authenticator:
-    """Authenticates clients.
+    """Verifies the credentials of clients, and creates their sessions.
 
     Args:
         tokens: verifies JWTs; None if the node accepts none.

@@ -26,10 +26,11 @@ log = logging.getLogger(__name__)
 JWT_IDENTITY_PREFIX: Final = "jwt/"
 """Prefix of a session's identity for tokens; the fingerprint of the token's key follows."""
 WAITING_MAX: Final = 64
-"""Limit of callers that wait for a load; others are refused with a retry."""
+"""Maximum number of callers that wait for a load; further ones get OVERLOADED, after which a client retries."""
 FETCH_S_MAX: Final = 4.0
 LOAD_INTERVAL_MIN_S: Final = 3.0
-"""Minimum interval between the starts of two loads. With `FETCH_S_MAX` it is less than a client waits for HELLO."""
+"""Minimum interval between the starts of two loads. Together with `FETCH_S_MAX` it is shorter than the time for which a
+client waits for the answer to HELLO."""
 
 
 class _Waiting(NamedTuple):
@@ -140,7 +141,8 @@ class Jwks:
     async def _reloaded(self, key_id: str | None) -> None:
         """Wait for a load that begins from now on, or one that finds the key."""
         if len(self._waiting) >= WAITING_MAX:
-            raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; retry", retry_after_ms=1000)
+            what = "too many tokens wait until the keys of their issuer are loaded; retry"
+            raise ProtocolError(pb.OVERLOADED, what, retry_after_ms=1000)
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(key_id, loaded))
         self._load_requested.set()
@@ -157,7 +159,8 @@ class Jwks:
         except (OSError, ValueError) as error:
             self._failed()
             if str(error) != self._problem:
-                why = f"cannot load the keys of tokens from {self._source}: {error}; the previous keys stay in use"
+                until_then = "tokens cannot be verified" if self._keys is None else "the previous keys stay in use"
+                why = f"cannot load the keys of tokens from {self._source}: {error}; {until_then} until a load succeeds"
                 log.error("%s", why)  # noqa: TRY400 - the message suffices
             self._problem = str(error) or type(error).__name__
         else:

@@ -32,7 +32,7 @@ _OF_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES
 
 
 class SigningKey(NamedTuple):
-    """A key of the set.
+    """A public key that verifies tokens.
 
     Attributes:
         algorithms: the JWT names of the algorithms that it verifies.
@@ -45,7 +45,7 @@ class SigningKey(NamedTuple):
 
 
 class KeySet:
-    """Keys by id.
+    """Keys that verify tokens, by id.
 
     Args:
         keys: keys by the id that tokens name; "" for a key without an id.
@@ -76,14 +76,14 @@ def parse_key_set(document: bytes) -> KeySet:
         ValueError: it is not a JWKS, or contains no usable key.
     """
     if len(document) > KEY_SET_BYTES_MAX:
-        raise ValueError(f"it is larger than {KEY_SET_BYTES_MAX} bytes")
+        raise ValueError(f"the document is larger than {KEY_SET_BYTES_MAX} bytes")
     try:
         parsed = json.loads(document)
     except (ValueError, RecursionError):
-        raise ValueError("it is not valid JSON") from None
+        raise ValueError("the document is not valid JSON") from None
     listed = parsed.get("keys") if isinstance(parsed, dict) else None
     if not isinstance(listed, list) or len(listed) > SET_KEYS_MAX:
-        raise ValueError(f"it is not a JSON Web Key Set of at most {SET_KEYS_MAX} keys")
+        raise ValueError(f"the document is not a JSON Web Key Set of at most {SET_KEYS_MAX} keys")
     found: dict[str, SigningKey] = {}
     for each in listed:
         try:
@@ -93,7 +93,7 @@ def parse_key_set(document: bytes) -> KeySet:
         if key is not None:
             found.setdefault(each.get("kid", ""), key)
     if not found:
-        raise ValueError("it contains no public key for RS, PS, ES or EdDSA signatures")
+        raise ValueError("the document contains no public key for RS, PS, ES or EdDSA signatures")
     return KeySet(found)
 
 

@@ -36,7 +36,10 @@ _PLAIN: Final[dict[type[Exception], str]] = {
         "the token's audience (aud) does not contain the value of the setting jwt_audience; request a "
         "token for that audience, or correct jwt_audience"
     ),
-    jwt.InvalidAlgorithmError: "the token is signed with an algorithm that its key does not allow",
+    jwt.InvalidAlgorithmError: (
+        "the token is signed with an algorithm that its key does not allow; use a token that its issuer signs with an "
+        "algorithm of the key"
+    ),
     jwt.InvalidSignatureError: "the token's signature does not verify with the issuer's key; get a new token",
 }
 
@@ -60,7 +63,7 @@ class TokenRules(NamedTuple):
 
 
 class JwtTokens:
-    """Verifies tokens."""
+    """Verifies the tokens of clients, and creates their sessions."""
 
     def __init__(self, jwks: Jwks, rules: TokenRules, *, permissions: Permissions, work: CredentialWork) -> None:
         self._jwks = jwks

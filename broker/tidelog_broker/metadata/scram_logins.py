@@ -58,7 +58,7 @@ class ScramLogins:
         try:
             opening = opened(message)
         except ScramError as error:
-            raise _malformed_error() from error
+            raise _malformed_error(error) from error
         made_up = self._fake_verifier(opening.name)
         user = self._registry.user(opening.name)
         verifier = made_up
@@ -75,7 +75,7 @@ class ScramLogins:
         try:
             signature = login.side.final(message)
         except ScramError as error:
-            raise _malformed_error() from error
+            raise _malformed_error(error) from error
         user = self._registry.user(login.side.opening.name)
         if signature is None or user is None or user.user_id != login.user_id:
             raise ProtocolError(pb.UNAUTHENTICATED, _REFUSED)
@@ -98,5 +98,8 @@ class ScramLogins:
         return Verifier(ITERATIONS, derived(b"salt")[:SCRAM_SALT_BYTES], derived(b"stored"), derived(b"server"))
 
 
-def _malformed_error() -> ProtocolError:
-    return ProtocolError(pb.UNAUTHENTICATED, "invalid message of SCRAM-SHA-256 without channel binding")
+def _malformed_error(error: ScramError) -> ProtocolError:
+    return ProtocolError(
+        pb.UNAUTHENTICATED,
+        f"the client's SCRAM-SHA-256 message is invalid: {error}; this node does not support channel binding",
+    )

@@ -104,7 +104,11 @@ class SecurityChanges:
             )
         now_us = self._now_us()
         if requested.expires_us and requested.expires_us <= now_us:
-            raise ProtocolError(pb.INVALID_REQUEST, "the key's expiry is in the past; choose a later time")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"the key's expiry is in the past: {requested.expires_us} microseconds since 1970, now {now_us}; "
+                "choose a later time",
+            )
         self._registry.check_limit(KEY)
         key, salt = new_key(), secrets.token_bytes(SALT_BYTES)
         record = self._registry.next_of(KEY + key.key_id)
@@ -198,8 +202,8 @@ class SecurityChanges:
         if not self._may_change(permissions, removed=removed):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "this would leave no API key and no user with permission to change permissions; create another one "
-                "first, or set admin_key_file on the nodes",
+                "the change would leave no API key and no user with permission to change permissions; create another "
+                "key or user with that permission first, or set admin_key_file on the nodes",
             )
 
     def _may_change(self, permissions: Permissions, *, removed: str) -> bool:

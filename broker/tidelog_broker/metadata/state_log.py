@@ -42,7 +42,7 @@ from tidelog_proto.limits import KIB, MIB
 log = logging.getLogger(__name__)
 
 SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
-"""A snapshot is written after the log has grown by this much, and by four times the size of the last snapshot."""
+"""A snapshot is written after the log has grown by more than this, and by more than four times the last snapshot."""
 
 _READ_BYTES: Final = 256 * KIB
 """Maximum bytes that are applied before the event loop serves other work."""
@@ -52,7 +52,7 @@ RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
-    """A protobuf message that is the value of a record."""
+    """The interface that a state log requires of a record's value: serialization, as of a protobuf message."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the message's bytes."""
@@ -60,7 +60,7 @@ class StateRecord(Protocol):
 
 
 class StateLog:
-    """Writes and replays one such partition.
+    """Writes the state of one partition of an internal topic, and replays it.
 
     Args:
         find: returns this node's copy of the partition; raises ProtocolError if this node has no copy.
@@ -126,7 +126,11 @@ class StateLog:
                     if partition.state.epoch == epoch:
                         return epoch
         except TimeoutError:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; retry") from None
+            raise ProtocolError(
+                pb.EPOCH_CHANGING,
+                f"{partition.name} was not ready within {_READY_TIMEOUT_S:g} s: no owner is confirmed, or its log is "
+                "still being read; retry",
+            ) from None
 
     async def apply_committed(self) -> None:
         """Apply all commits of this node's copy.
@@ -271,8 +275,8 @@ class StateLog:
         except TimeoutError:
             raise ProtocolError(
                 pb.TIMED_OUT,
-                f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: too few of its replicas "
-                "answer",
+                f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: no quorum of its replicas "
+                "has acknowledged the records",
             ) from None
         return len(data)
 
@@ -292,7 +296,11 @@ class StateLog:
             await self._partition.retention.delete_before(start, epoch=epoch)
         except ProtocolError as error:
             # No data is lost: the old records still exist, and the next write tries again.
-            log.warning("writing a snapshot of %s failed: %s", self._partition.name, error)
+            log.warning(
+                "writing a snapshot of %s failed, and is tried again after the next write: %s",
+                self._partition.name,
+                error,
+            )
         finally:
             self._snapshotting = False
 

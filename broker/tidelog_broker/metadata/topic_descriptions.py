@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class TopicDescriptions:
-    """Describes topics."""
+    """Describes topics as this node knows them."""
 
     def __init__(self, topics: TopicRegistry, partitions: Partitions, routes: Routes, cluster: Cluster) -> None:
         self._topics = topics

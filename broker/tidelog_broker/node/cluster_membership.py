@@ -134,7 +134,7 @@ class ClusterMembership:
         """Wait until the cluster has assigned this data directory to this node's id; see `directory_admission`.
 
         Raises:
-            IdentityError: it refuses.
+            IdentityError: the cluster refuses this directory or this node.
         """
         assert self._admission is not None
         await self._admission.admit()
@@ -142,9 +142,9 @@ class ClusterMembership:
     async def register(self) -> None:
         """Wait until every reachable node has durably stored this start, after which this node may take part.
 
-        Nodes that refuse connections are waited for briefly, since nodes are often started together; nodes that do not
-        answer a little longer. While another start of this directory is known that may have taken part, this one waits
-        for its withdrawal.
+        It waits for nodes that refuse connections up to `REGISTER_S_MIN`, since nodes are often started together, and
+        for nodes that do not answer up to `REGISTER_S_MAX`. While another start of this directory is known that may
+        have taken part, this start waits for its withdrawal.
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.
@@ -186,7 +186,7 @@ class ClusterMembership:
             )
 
     async def _watch_doubt(self) -> None:
-        """Refuse this node if the start that puts it in doubt is not withdrawn in time.
+        """Refuse this node if another start of its directory, which puts it in doubt, is not withdrawn in time.
 
         Runs from the first link on, since a node in doubt may not reach `register`.
         """
@@ -255,7 +255,7 @@ class ClusterMembership:
         self.look_soon()
 
     async def _follow_secrets(self) -> None:
-        """Reload the cluster's secrets when their file changes, and close connections of a secret that was removed."""
+        """Reload the cluster's secrets when their file changes; close connections authenticated by a removed secret."""
         broker, path = self._broker, self._broker.settings.secret_file
         if path is None:
             return
@@ -270,7 +270,7 @@ class ClusterMembership:
                 log.info("reloaded the cluster's secrets: %d valid, %d connections closed", len(found), cut_off)
 
     async def close(self) -> None:
-        """Leave gossip, then close the links. A node that is refused before it took part withdraws its start."""
+        """Leave gossip, then close the links. A node that was refused before it took part first withdraws its start."""
         if self._broker.incarnations.is_refused:
             await self._broker.incarnations.withdraw(self._broker.cluster)
         if self._gossip is not None:
@@ -281,7 +281,7 @@ class ClusterMembership:
     # --- this node's record ----------------------------------------------------------------------------
 
     async def _keep_announced(self) -> None:
-        """Write this node's record to `__meta`, and again whenever it differs."""
+        """Write this node's record to `__meta`, and again whenever the stored record differs from this node."""
         broker = self._broker
         while not broker.lifecycle.stopping:
             own = self._own_record()
@@ -306,9 +306,7 @@ class ClusterMembership:
         if broker.routes.get(META_KEY) is not None:
             await ask_owner(broker, META_KEY, envelope, local)
             return
-        for peer in sorted(
-            broker.cluster.linked
-        ):  # A new node does not know the owner of __meta yet; any node forwards the request.
+        for peer in sorted(broker.cluster.linked):  # Any node forwards the request to the owner, which is unknown here.
             await broker.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
             return
 
@@ -317,7 +315,7 @@ class ClusterMembership:
         return own_record(self._broker, gossip_port=self._gossip.address.port)
 
     async def _watch_connections(self) -> None:
-        """Determine the nodes that are alive and unreachable."""
+        """Determine regularly which nodes are alive according to gossip but lack a connection to or from this node."""
         broker, connectivity = self._broker, ConnectivityMonitor()
         while True:
             assert broker.peers is not None
@@ -331,8 +329,8 @@ class ClusterMembership:
             )
             if broker.cluster.set_unreachable(cut_off):
                 log.warning(
-                    "gossip reports nodes as alive to which no TCP connection exists in either "
-                    "direction: %s; allow the nodes' ports in firewalls",
+                    "nodes that gossip reports as alive, but that lack a TCP connection to or from this node: %s; "
+                    "if there are any, allow the nodes' ports in firewalls",
                     ", ".join(sorted(cut_off)) or "none",
                 )
                 self.look_soon()
@@ -363,12 +361,12 @@ class ClusterMembership:
             self._links.reconnect(node_id)
 
     def refused(self, node_id: str) -> None:
-        """Suspect a node whose machine answers although its process has ended."""
+        """Make gossip suspect a node whose machine refuses connections, because its process has ended."""
         if self._gossip is not None:
             self._gossip.suspect_now(node_id)
 
     def removed(self, why: str) -> None:
-        """Stop this node, which the cluster has removed, unless it is not admitted yet."""
+        """Stop this node, because the cluster has removed it; before its admission, `DirectoryAdmission` does that."""
         if self._broker.dir.admitted:
             self._broker.lifecycle.give_up(why)
 

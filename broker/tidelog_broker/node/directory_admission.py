@@ -38,7 +38,7 @@ PATIENCE_S: Final = 1.0
 """How long a node with enough answers waits for the missing ones, and how long any node waits before it logs which
 answers are missing."""
 REGISTER_TIMEOUT_S: Final = 20.0
-"""Includes the time in which the other node finds the owner of `__meta`, and the owner's write."""
+"""Maximum time of a registration request, in which the other node finds the owner of `__meta`, and the owner writes."""
 KEEP_BINDING_S: Final = 5.0
 _NAMED_MAX: Final = 9
 
@@ -58,7 +58,7 @@ class Founding:
 
 
 class IdentityError(Exception):
-    """Raised when the cluster does not admit this node; the message has the remedy."""
+    """Raised when the cluster does not admit this node; the message contains the reason and the remedy."""
 
 
 def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
@@ -85,7 +85,8 @@ class DirectoryAdmission:
 
     Args:
         founding: how the node joins its cluster.
-        gossip_port: the port of its gossip; 0 if not known yet.
+        links: the connections to the other nodes.
+        gossip_port: the node's gossip port (UDP); 0 if not known yet.
         look: called when more nodes have become known.
     """
 
@@ -107,11 +108,11 @@ class DirectoryAdmission:
         return not self._broker.dir.admitted
 
     async def admit(self) -> None:
-        """Wait until the cluster has durably assigned this directory to this node's id, and note it in the directory.
+        """Wait until the cluster has durably assigned this directory to this node's id, and record it in the directory.
 
         Raises:
-            IdentityError: the id belongs to another directory; or the nodes that could admit it reject it (another
-                cluster, another secret, an id in use).
+            IdentityError: the id belongs to another directory; or the nodes that could admit this node reject it
+                (another cluster, another secret, an id in use).
         """
         broker = self._broker
         if broker.dir.admitted:
@@ -128,7 +129,7 @@ class DirectoryAdmission:
     async def check_features(self) -> None:
         """Check that this node supports the features that reachable nodes report as used.
 
-        It may run an older build than at its last start.
+        The node may run an older build than at its last start.
 
         Raises:
             IdentityError: this node lacks a feature in use.
@@ -222,7 +223,9 @@ class DirectoryAdmission:
         while broker.topics.get(META_TOPIC_ID) is None:
             self._answered_nodes.clear()
             await self._ask_all(None)
-            self._say(f"node {broker.node_id!r} was admitted but has no cluster metadata yet; waiting for another node")
+            self._say(
+                f"node {broker.node_id!r} was admitted but has no cluster metadata yet; it waits for a node that has it"
+            )
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def _register(self) -> str:
@@ -254,7 +257,7 @@ class DirectoryAdmission:
     # --- both ------------------------------------------------------------------------------------------
 
     async def _ask_all(self, binders: Binders | None) -> None:
-        """Ask all reachable nodes that have not answered, and founders until they have bound this one."""
+        """Ask all reachable nodes that have not answered yet, and founders until they have recorded this directory."""
         to_bind = set(binders.waited_for) if binders is not None else set()
         receivers = sorted(self._broker.cluster.linked - (self._answered_nodes - to_bind))
         replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in receivers))
@@ -316,12 +319,12 @@ class DirectoryAdmission:
             raise IdentityError("; ".join(sorted(set(refusals.values()))))
 
     def _say(self, what: str, *, about: str = "") -> None:
-        """Log the reason for waiting, once while `about` stays the same."""
+        """Log the reason for waiting, once as long as `about` (by default the reason itself) stays the same."""
         if self._logged_reason != (about or what):
             self._logged_reason = about or what
             log.info("%s", what)
 
 
 def _stands(record: pb.NodeRecord, directory_id: bytes) -> bool:
-    """Return whether a record is committed with this directory; later records of a node never change its directory."""
+    """Return whether a node's record is committed with this directory, which its later records never change."""
     return record.revision > 0 and not record.removed and record.directory_id == directory_id

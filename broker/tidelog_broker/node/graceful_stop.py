@@ -27,9 +27,12 @@ from tidelog_broker.partition.partition import Partition
 log = logging.getLogger(__name__)
 
 ANNOUNCE_TIMEOUT_S: Final = 0.5
-"""Limit of the announcement. A node that does not answer is stopped or unreachable, and places no partitions soon."""
+"""Maximum time of the announcement. A node that does not answer is stopped or unreachable, so it assigns no partitions
+for now."""
 HAND_OVER_S: Final = 3.0
+"""Maximum time of the announcement and all transfers together."""
 AT_ONCE: Final = 64
+"""Maximum number of transfers at a time."""
 _LOOK_S: Final = 0.005
 
 
@@ -57,7 +60,12 @@ async def hand_over(broker: Broker) -> int:
                     if under_way:
                         await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        log.warning("%d partitions were not transferred in time; other nodes will take them over", len(under_way))
+        log.warning(
+            "the transfer of partitions ended after %g s: %d in progress were not transferred in time, "
+            "nor were any that had not begun; other nodes take them over",
+            HAND_OVER_S,
+            len(under_way),
+        )
     if handed:
         log.info("transferred %d partitions in %.2f s", len(handed), broker.loop.time() - began_s)
     return len(handed)

@@ -69,7 +69,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
 
 
 def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
-    """Refuse the id of a running node, which this node would otherwise mistake for itself and wait for forever."""
+    """Refuse the id of a running node: this node would otherwise ignore that seed as itself, and wait forever."""
     for seed in seeds:
         if seed.node_id == node_id:
             host, port = seed.address

@@ -24,7 +24,7 @@ from tidelog_proto.wire.frames import split_attachment
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
-"""Interval of checks without an event: this node may have begun to store or own `__meta`."""
+"""Interval of checks without a new commit: this node may have begun, or ceased, to store or own `__meta`."""
 ROUTES_AGAIN_S: Final = 1.0
 SAVE_AGAIN_S: Final = 0.2
 _FETCH_WAIT_MS: Final = 1000
@@ -76,7 +76,7 @@ class MetaFollower:
         return next(iter(self._broker.partitions.of_topic(META_TOPIC_ID)), None)
 
     async def _fetch(self) -> None:
-        """Read further from the owner."""
+        """Read the next records of `__meta` from its owner and apply them."""
         broker = self._broker
         owner = broker.routes.owner(META_KEY)
         if owner in {"", broker.node_id}:
@@ -88,7 +88,7 @@ class MetaFollower:
         frame = await broker.cluster.request(owner, pb.Envelope(fetch=request), timeout_s=_TIMEOUT_S)
         (result,) = frame.envelope.fetch_reply.results
         if result.error.code == pb.OFFSET_OUT_OF_RANGE and result.error.log_start_offset > entry.offset:
-            # Earlier records are part of the snapshot at the start of the log.
+            # Earlier records were deleted after their state was written to the start of the log, as a snapshot.
             broker.meta_log.applied = result.error.log_start_offset
         elif result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)

@@ -72,11 +72,12 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
 
 
 def current_copies(partition: Partition, alive: Callable[[str], bool], *, now_ms: int, lag_ms_max: int) -> int:
-    """Return how many copies of a partition of this owner keep up, including its own.
+    """Return how many copies of a partition that this node owns keep up, including the node's own copy.
 
     Args:
+        alive: returns whether a node seems to be alive.
         now_ms: the time of the replicas' clock.
-        lag_ms_max: how long a copy may lag.
+        lag_ms_max: for how long a copy may lag and still count as keeping up.
     """
     followers = partition.replica.followers
     return 1 + sum(alive(each.node_id) and each.lag_ms(now_ms) < lag_ms_max for each in followers)
@@ -86,8 +87,8 @@ def group_positions(groups: GroupShards, topics: TopicRegistry, positions_max: i
     """Return the positions of the groups that this node coordinates, by group, topic id and partition.
 
     Args:
-        topics: the cluster's topics; positions on unknown topics have no series.
-        positions_max: limit of the series; further positions are only counted.
+        topics: the cluster's topics; positions in unknown topics have no series.
+        positions_max: maximum number of series; further positions are only counted.
     """
     owned = [shard.positions for shard in groups if shard.coordinator.owns_log]
     names = sorted((name, number) for number, positions in enumerate(owned) for name in list(positions.names()))

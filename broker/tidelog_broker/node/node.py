@@ -57,9 +57,9 @@ RETENTION_LOOKS_MAX: Final = 500
 """Maximum number of partitions that retention checks per interval, since many thousands would occupy a core."""
 
 DISK_FREE_BYTES_MIN: Final = MIB
-"""With less free space a node is not ready, since hardly any append would fit."""
+"""Free disk space below which a node is not ready, since hardly any append would fit."""
 DISK_FULL_S: Final = 30.0
-"""How long a node stays not ready after it refused a publish for lack of space."""
+"""How long a node is not ready after it has refused a publish for lack of disk space."""
 
 RULES_AGAIN_S: Final = 0.1
 _HEARTBEAT_S: Final = 0.5
@@ -69,8 +69,8 @@ class Node:
     """One node. Construct on its event loop, `await start()`, `await run_until_stopped()`; nothing runs before `start`.
 
     Args:
-        founding: how it joins its cluster; None for a node without a cluster.
-        features: the features that it supports, see `metadata.features`.
+        founding: how the node joins its cluster; None for a node without a cluster.
+        features: the features that the node supports, see `metadata.features`.
     """
 
     broker: Broker
@@ -185,7 +185,7 @@ class Node:
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
 
     async def _read_rules(self) -> None:
-        """Allow final refusals by rules once all of `__meta` was read; a new node has no rules before that."""
+        """Allow final refusals by access rules once all of `__meta` was read; before that, rules may be missing."""
         while not await self.broker.meta_freshness.is_current():  # noqa: ASYNC110 - each check asks another node
             await asyncio.sleep(RULES_AGAIN_S)
         self.broker.security.registry.permissions.all_read = True
@@ -282,7 +282,8 @@ class Node:
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()
-        with contextlib.suppress(TimeoutError):  # Unfinished requests get no answer, as after a crash.
+        # At the deadline, unwritten batches are refused below; other requests get no answer, as after a crash.
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self.server.requests_finished()
                 for partition in partitions:

@@ -37,7 +37,8 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls)
     """Return the nodes at the seeds' addresses (HOST:PORT) as soon as at least one answers.
 
     Args:
-        patience_s: how long to try; then the result is empty.
+        patience_s: how long to try before an empty list is returned; 0: try once.
+        tls: the TLS of this node, which the connections to seeds use.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + patience_s
@@ -52,7 +53,7 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls)
 
 
 async def _hello(seed: str, logged: dict[str, str], tls: NodeTls) -> Seed | None:
-    """Ask one seed; log why it does not answer, once per reason."""
+    """Ask one seed for its node id and cluster; log why that fails, once per reason."""
     host, _, port = seed.rpartition(":")
     address = (host.strip("[]"), int(port))
     link = Link(seed, queue_bytes=MIB, metrics=NodeMetrics())
@@ -67,10 +68,11 @@ async def _hello(seed: str, logged: dict[str, str], tls: NodeTls) -> Seed | None
             request = pb.Envelope(peer_hello=pb.PeerHello(version=PROTOCOL_VERSION))
             reply = (await link.request(request, timeout_s=TIMEOUT_S)).envelope.peer_hello_reply
     except (OSError, TimeoutError, ProtocolError) as error:
-        why = str(error) or "no answer in time"
+        timed_out = isinstance(error, TimeoutError)
+        why = str(error) or (f"no answer within {TIMEOUT_S:g} s" if timed_out else type(error).__name__)
         if logged.get(seed) != why:
             logged[seed] = why
-            log.warning("the seed %s does not answer, retrying: %s", seed, why)
+            log.warning("cannot ask the seed %s for its cluster: %s", seed, why)
         return None
     finally:
         link.close("seed answered")

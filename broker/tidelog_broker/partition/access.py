@@ -14,10 +14,14 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 CONFIRM_TIMEOUT_S = 2.0
+"""How long an owner waits until a quorum confirms its ownership."""
 
 
 class Access:
-    """Access checks of one partition. All methods are for the event loop's thread."""
+    """Lets requests for one partition wait until this node may serve them, or refuses them.
+
+    All methods are for the event loop's thread.
+    """
 
     def __init__(self, state: PartitionState, changes: ChangeNotifier, driver: ReplicaDriver) -> None:
         self._state = state
@@ -60,7 +64,7 @@ class Access:
             await self.ensure_active()
 
     async def confirm_owner(self) -> None:
-        """Ensure that this node owned the active epoch after the call, so that no other node has committed more.
+        """Ensure that this node still owned the active epoch after this call began: no other node has committed more.
 
         Raises:
             ProtocolError: NOT_OWNER, or an error of `ensure_active`; QUORUM_LOST if too few replicas answer.
@@ -78,7 +82,8 @@ class Access:
         except TimeoutError:
             raise ProtocolError(
                 pb.QUORUM_LOST,
-                f"{self._state.name}: too few replicas answer to confirm the owner; start the nodes that are down",
+                f"{self._state.name}: too few replicas confirmed within {CONFIRM_TIMEOUT_S:g} s that this node is the "
+                "owner; start the nodes that are down, or check the network between the nodes",
                 retry_after_ms=RETRY_AFTER_MS,
             ) from None
         finally:

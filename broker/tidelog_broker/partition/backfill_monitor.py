@@ -1,4 +1,4 @@
-"""Monitoring of backfill: gauges of missing history, and a warning if no node has it.
+"""Monitoring of backfill: gauges of the records that this node has to fetch, and a warning if no node has them.
 
 A replica without a usable source asks all sources repeatedly, because one of them may be starting. If none answers for
 long, an operator must act: the only copy is on a node that is down or was removed.
@@ -20,7 +20,7 @@ LOOK_S: Final = 5.0
 
 
 class BackfillMonitor:
-    """Watches the backfill of all partitions."""
+    """Watches the backfill of a node's open partitions."""
 
     def __init__(self, partitions: Callable[[], Iterable[Partition]], metrics: NodeMetrics) -> None:
         self._partitions = partitions
@@ -34,7 +34,7 @@ class BackfillMonitor:
             self.look()
 
     def look(self) -> None:
-        """Update the gauges; log once that history is unavailable, and once that it is available again."""
+        """Update the gauges; log once per partition that no node has the missing records, and once that one has."""
         epochs = records = 0
         nowhere: set[str] = set()
         for partition in self._partitions():

@@ -1,9 +1,9 @@
 """Opening of closed partitions without a request.
 
-    the owner is down   by gossip: replicas of this node may have to take over, or to vote
-    nodes change        one is drained, joins or gets another role: partitions that this node owns may have to move
-    background          every used partition, at a small share of a core: so that old records expire, missing
-    history is fetched and damage is found
+    an owner is down    as gossip reports: the replicas on this node may have to take over, or to vote
+    nodes change        a node is drained, joins or gets another role: partitions that this node owns may have to move
+    in the background   every used partition, with a small share of a core: so that old records expire, missing records
+                        are fetched, and damage is found
 
 A partition that was never used is opened only for the first two reasons. An open replica sends messages to the other
 replicas, which opens them. So no replica has to know which others are closed.
@@ -24,9 +24,9 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 GRACE_S: Final = 2.0
-"""Time after the start until gossip has reached all nodes; before, an unknown node does not count as down."""
+"""Time after the start until gossip has reached all nodes; before that, an unknown node does not count as down."""
 SHARE: Final = 50
-"""Pause after opening a partition, as a multiple of its duration, so that opening takes at most 2 % of a core."""
+"""Pause after opening a partition, as a multiple of how long that took, so that it takes at most 2 % of a core."""
 PAUSE_S_MIN: Final = 0.05
 LOOK_S: Final = 10.0
 """Pause after the node's start, which has more urgent work, and while there is nothing to open."""
@@ -62,7 +62,7 @@ class BackgroundOpener:
         """Partitions that the background task has tried to open; a failed one is opened again by a request only."""
 
     def begin(self) -> None:
-        """Begin, when the node serves; after a delay unknown nodes count as down."""
+        """Begin, because the node now serves requests; after `GRACE_S` unknown nodes count as down."""
         self._serves = True
         self.nodes_changed()
         self._loop.call_later(GRACE_S, self._begun)

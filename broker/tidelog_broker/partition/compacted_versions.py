@@ -1,8 +1,8 @@
 """The versions of one partition's epochs: converging every copy in the log to the newest decided version (ADR 0074).
 
-A version is written by a compaction pass over this node's own copy, and must end as decided. The owner's version,
-written before its proposal, is used only once it is decided. A version that this node cannot write is fetched from
-another node, see `core.replication.backfill`.
+A compacted version of an epoch is written by a compaction pass over this node's own copy. Its end offset and digest
+must be those of the decision. The owner writes its version before it proposes it, and uses it only once it is decided.
+A version that this node cannot write is fetched from another node, see `core.replication.backfill`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,23 @@ from tidelog_proto import broker_pb2 as pb
 log = logging.getLogger(__name__)
 
 COMPLETE_COPY_TIMEOUT_S: Final = 10.0
-"""How long to wait for a copy to become complete."""
+"""How long to wait until this node's copy is complete, or until epochs in the log may be replaced."""
 
 WHOLE_AGAIN_S: Final = 0.02
+"""How often that is checked."""
 
 PACED_REQUESTS: Final = ("publish", "fetch", "credit")
-"""Requests of publishers and readers, beside which a pass rests."""
+"""The kinds of requests for which a compaction pass rests, see `compaction_pace`."""
 
 
 class PassResult(NamedTuple):
-    """The result of a pass: the new versions, the epochs left unchanged, and the actual terms of the pass."""
+    """The result of a compaction pass.
+
+    Attributes:
+        made: the new versions of epochs, complete and durable but not in the log yet.
+        left: epochs left unchanged, because a batch of their surviving records would be too large.
+        terms: the bounds that the pass has applied, see `CompactionPass.terms`.
+    """
 
     made: list[FinishedVersion]
     left: list[int]
@@ -51,9 +58,12 @@ class PassResult(NamedTuple):
 
 
 class CompactedVersions:
-    """The versions of one partition. All methods are for the event loop's thread, one at a time.
+    """Writes the compacted versions of one partition's epochs, and replaces the copies in the log by them.
+
+    All methods are for the event loop's thread, one at a time.
 
     Args:
+        watch: informed of the steps and the progress of each pass.
         replaced: called with the end of each epoch whose compacted version is now in the log.
     """
 
@@ -82,10 +92,11 @@ class CompactedVersions:
         self._stop = threading.Event()
         """Set when a running pass must stop."""
         self._passing = threading.Event()
-        """Set while the compactor's thread works for this partition, which may outlast its caller."""
+        """Set while the compactor's thread works for this partition, even after the coroutine that waits was cancelled.
+        """
 
     async def close(self) -> None:
-        """Begin no more passes, and stop a running one: the log is about to be closed or removed."""
+        """Stop a running pass and begin no more, because the log is about to be closed or removed."""
         self._stop.set()
         while self._passing.is_set():  # noqa: ASYNC110 - it ends on a thread, which cannot set an event of the loop
             await asyncio.sleep(WHOLE_AGAIN_S)
@@ -97,7 +108,10 @@ class CompactedVersions:
 
     @property
     def is_converging(self) -> bool:
-        """Whether a copy on this node can be replaced now; one whose pass produced other bytes must wait."""
+        """Whether an epoch in the log is about to be replaced by a version that this node writes or fetches.
+
+        An epoch for which a pass of this node has produced other bytes than decided does not count.
+        """
         versions = self._state.replica.backfill.versions
         return any(versions.can_make(epoch) or not versions.has_later(epoch) for epoch, _, _ in self._outdated())
 
@@ -117,10 +131,11 @@ class CompactedVersions:
     async def converge(self) -> None:
         """Replace the copies in the log by the newest decided versions, earliest epoch first.
 
-        A copy is not replaced before all older ones that are built from it are at their newest versions: otherwise
-        neither this node nor one that fetches it could write them any more. Nothing is replaced while the journal lacks
-        a decision: after a crash the epoch might be open again, with batches that its owner never appended. Batches are
-        also kept while other nodes are asked for the producers' state before them.
+        A copy is not replaced while an older epoch still needs it as an input of its own newest version: otherwise
+        neither this node nor one that fetches the copy could write that version any more. Nothing is replaced while a
+        decision is not in this node's journal yet: after a crash the epoch might be open again, with batches that its
+        owner never appended. Nor is anything replaced while other nodes are asked for the producers' state, which
+        compaction removes from the batches.
         """
         if not await self._until_may_replace():
             return
@@ -143,9 +158,7 @@ class CompactedVersions:
             for made in sorted(ready):
                 is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in outdated)
                 if is_base or self.must_stop() or self._may_not_replace():
-                    self._finished_versions[made.epoch] = (
-                        made  # They are replaced when the request for producer state has ended.
-                    )
+                    self._finished_versions[made.epoch] = made  # The version is used by a later call.
                     continue
                 self._finished_versions.pop(made.epoch, None)
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
@@ -156,7 +169,7 @@ class CompactedVersions:
         await self.remove_replaced()
 
     def _is_to_be_fetched(self) -> bool:
-        """Return whether this node can no longer write a newest version, and the core has not been informed of that."""
+        """Return whether this node can no longer write the newest version of an epoch, and does not fetch it yet."""
         backfill = self._state.replica.backfill
         outdated = (epoch for epoch, _, _ in self._outdated())
         return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
@@ -221,7 +234,7 @@ class CompactedVersions:
         return sorted({own for _, _, own in self._outdated()})
 
     def can_pass(self, terms: Terms, epochs: Sequence[int]) -> bool:
-        """Return whether the log has everything that a pass needs."""
+        """Return whether the log has all records that a pass over these epochs reads."""
         store = self._state.log
         first = self._state.replica.state.start_of(min(epochs))
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
@@ -267,16 +280,15 @@ class CompactedVersions:
         if snapshot is not None:
             store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
         store.compacted.put_in_place(made.epoch, decided, made.end)
-        store.copies.abandon_copy(
-            made.epoch
-        )  # A partial copy of the same version, begun before this node could write the version.
+        # A partial copy of this version may have been begun before this node could write the version.
+        store.copies.abandon_copy(made.epoch)
 
     async def make(self, epochs: Sequence[int], terms: Terms) -> PassResult:
         """Run a pass over epochs of the log, without replacing them.
 
         Raises:
-            PassStoppedError: it was stopped.
-            StorageError, ProtocolError: of the pass.
+            PassStoppedError: the partition is being closed, or its topic was put on hold.
+            StorageError, ProtocolError: as `CompactionPass.run`.
         """
         known, store = self._state.replica.state, self._state.log
         ranges = [EpochRange(each, known.start_of(each), known.decision(each).end_offset) for each in sorted(epochs)]

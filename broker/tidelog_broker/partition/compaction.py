@@ -1,4 +1,4 @@
-"""Compaction of one partition's sealed epochs: the owner decides when and how far, every replica does it (ADR 0074).
+"""Compaction of one partition's sealed epochs: the owner decides when and how far, every replica compacts (ADR 0074).
 
     owner     writes the new versions beside its log, then proposes their ends with its next planned end of an epoch
     replicas  converge to the newest decided version, see `compacted_versions`
@@ -82,10 +82,10 @@ class Compaction:
         """Epochs that the owner's last pass has left unchanged, see `CompactionPass`; the next one tries again."""
         self._busy = asyncio.Lock()
         self._requested_passes: set[asyncio.Task[None]] = set()
-        """Requested passes; their callers may have gone."""
+        """Requested passes; the requests that started them may have been answered with TIMED_OUT."""
 
     async def close(self) -> None:
-        """Begin no more passes, and stop a running one: the log is about to be closed or removed."""
+        """Stop a running pass and begin no more, because the log is about to be closed or removed."""
         await self.versions.close()
 
     @property
@@ -140,11 +140,13 @@ class Compaction:
         if not self.is_configured:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{name} is not compacted by its settings; set that first: tidelog topic alter --cleanup compact",
+                f"{name} is not compacted by its settings; set that first: tidelog topic alter "
+                f"{self._state.topic.name} --cleanup compact",
             )
         if config.hold:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"{name} is on hold; end the hold first: tidelog topic alter --no-hold"
+                pb.INVALID_REQUEST,
+                f"{name} is on hold; end the hold first: tidelog topic alter {self._state.topic.name} --no-hold",
             )
         await self._while_it_moves()
         self._check_owner()
@@ -185,7 +187,9 @@ class Compaction:
                 await self.versions.converge()
             except PassStoppedError:
                 raise ProtocolError(
-                    pb.EPOCH_CHANGING, f"{self._state.name}: the node is stopping; send again"
+                    pb.EPOCH_CHANGING,
+                    f"{self._state.name}: the compaction was stopped, because the partition is being closed or its "
+                    "topic was put on hold; send again",
                 ) from None
 
     def _ended(self, running: asyncio.Task[None]) -> None:
@@ -205,13 +209,14 @@ class Compaction:
         dirty = (held for held in state.log.epochs if held.end_offset > below and held.epoch not in self.left)
         dirty_bytes = sum(held.size_bytes for held in dirty)
         is_dirty = dirty_bytes >= max(config.segment_bytes, state.log.size_bytes * config.dirty_percent // 100)
-        starts = [
-            state.replica.state.start_of(epoch) for epoch in self.left
-        ]  # Tombstones after these records cannot be removed.
+        # Tombstones after the start of an epoch that was left unchanged cannot be removed.
+        starts = [state.replica.state.start_of(epoch) for epoch in self.left]
         return is_dirty or min([self._tombstones_below(), *starts]) > self._tombstones_gone_below()
 
     async def _compact(self, horizon: int) -> None:
-        """Compact what ends at or below `horizon`, in the open epoch or before it, and have it decided.
+        """Compact the epochs that end at or below `horizon`, and have the new versions decided.
+
+        If the horizon is in the open epoch, that epoch is ended first.
 
         All steps happen within epochs of this owner (ADR 0123): a pass of another owner that was decided meanwhile may
         have removed tombstones of values that this pass has kept.
@@ -235,15 +240,15 @@ class Compaction:
         self.left = frozenset(left)
         if left:
             log.warning(
-                "%s: epochs %s are not compacted: their surviving records exceed the largest batch",
+                "%s: epochs %s are not compacted: a batch of their surviving records would exceed the size limit of "
+                "batches",
                 self._state.name,
                 left,
             )
         self.versions.keep(made)
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
-        proposed = (
-            changed or made[-1:]
-        )  # A pass that changed nothing is decided, too, because its decision starts the expiry of tombstones.
+        # A pass that changed nothing is decided, too, because its decision starts the expiry of tombstones.
+        proposed = changed or made[-1:]
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
             if self._state.epoch != epoch:
@@ -254,7 +259,11 @@ class Compaction:
             epoch += 1
 
     async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
-        """Wait until this node has everything that the pass reads, because a quorum may commit without its disk."""
+        """Wait until this node's log has all records that the pass reads: a quorum may commit records without it.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING if that takes too long.
+        """
         until_s = self._tools.loop.time() + COMPLETE_COPY_TIMEOUT_S
         history = self._state.replica.backfill
         self._watch.step(self._missing_here)
@@ -288,8 +297,8 @@ class Compaction:
         except TimeoutError:
             raise ProtocolError(
                 pb.EPOCH_CHANGING,
-                f"{self._state.name}: the end of epoch {epoch} was not decided within {DECIDE_S:.0f} s, "
-                f"{self.awaited_copies()} did not answer; send again",
+                f"{self._state.name}: the end of epoch {epoch} was not decided within {DECIDE_S:.0f} s; the decision "
+                f"waits for {self.awaited_copies()}; send again",
             ) from None
         self._check_owner()
         decision = self._state.replica.state.decision(epoch)
@@ -304,7 +313,7 @@ class Compaction:
         )
 
     def awaited_copies(self) -> str:
-        """Name the copies that have not answered, or only the unavailable ones if there are any."""
+        """Return the copies that a decision may be waiting for: the unavailable ones, or all others if none is."""
         replica = self._state.replica
         active, alive = replica.state.active, replica.state.cluster_hints.alive
         streaming = {each.node_id for each in replica.followers if each.streaming}
@@ -327,7 +336,10 @@ class Compaction:
         return max((each.tombstones_below for each in self.rounds()), default=0)
 
     def _tombstones_below(self) -> int:
-        """Return the end of the removable tombstones; `last_appends` has each epoch's end and last append time (µs)."""
+        """Return the offset below which a new pass may remove tombstones.
+
+        It is the horizon of the newest pass whose decision is older than the topic's tombstone retention.
+        """
         before_us = self._tools.clock.now_us() - self._state.topic.config.tombstone_retention_ms * 1000
         return max((each.horizon for each in self.rounds() if each.decided_us <= before_us), default=0)
 
@@ -337,7 +349,11 @@ class Compaction:
         return (each.terms for own in chain.compactions.values() for each in own)
 
     def horizon_of(self, last_appends: Sequence[tuple[int, int]]) -> int:
-        """Return each epoch's end in the log, and the append time of its last batch."""
+        """Return the end of the last epoch that may be compacted: all up to it are older than the compaction lag.
+
+        Args:
+            last_appends: each epoch's end in the log, and the append time of its last batch in µs, oldest epoch first.
+        """
         lag_us = self._state.topic.config.compaction_lag_ms * 1000
         before_us = self._tools.clock.now_us() - lag_us
         horizon = 0
@@ -348,7 +364,7 @@ class Compaction:
         return horizon
 
     async def _last_appends(self) -> list[tuple[int, int]]:
-        """Return each epoch's end in the log, and the append time of its last batch."""
+        """Return each epoch's end in the log, and the append time of its last batch in µs, oldest epoch first."""
         epochs = [held for held in self._state.log.epochs if held.end_offset > held.start_offset]
 
         def read() -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """The pace of compaction passes: as fast as publishers and readers leave resources for (ADR 0180).
 
-A pass calls the pace after each read. Without publishes and fetches since the last call it continues at once. With some
-it rests, for a multiple of the time that it has worked:
+A pass calls the pace after each read. If there were no publishes and fetches since the last call, it continues at once.
+Otherwise it rests for a multiple of the time that it has worked:
 
     frequent requests (`FREQUENT_PER_S`)      at least as long as it has worked, less in proportion for fewer
     slow requests                             twice as long as before, at most `REST_MAX` times as long as it has worked
@@ -48,7 +48,7 @@ class LoopDelay:
 
     @property
     def seconds(self) -> float:
-        """The delay of the last call, so far if the loop has not reacted yet."""
+        """The delay of the last call; if the loop has not reacted yet, the time since the call."""
         delay_s = self._delay_s
         return time.monotonic() - self._sent_s if delay_s is None else delay_s
 
@@ -62,11 +62,11 @@ def rest_ratio(ratio: float, *, requests_per_s: float, delay_s: float) -> float:
 
 
 class CompactionPace:
-    """Makes one pass rest. Called on the pass's thread.
+    """Makes one compaction pass rest between its reads. Called on the pass's thread.
 
     Args:
         loop: the event loop that serves the node's requests.
-        bytes_per_s: upper bound of the rate of reads; None: only what requests leave; 0: no rest at all.
+        bytes_per_s: upper bound of the rate of reads; None: the pass rests only for requests; 0: it never rests.
         requests: returns the number of publishes and fetches so far.
         must_stop: returns whether the pass has to stop.
         moved: called for each sign of progress.

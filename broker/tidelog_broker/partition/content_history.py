@@ -1,7 +1,7 @@
 """Reading back the content hashes of a log's newest records, to build the deduplication window.
 
-A new owner, or a changed setting, reads back from the end, in ranges of the log, until the window has
-enough records, a record is too old, or the log begins. Within a range it reads forwards, about a megabyte per step, so
+After a change of the owner or of the topic's settings, the log is read back from its end, in ranges, until the window
+has enough records, a record is too old, or the log begins. Each range is read forwards, about a megabyte per step, so
 that each step is short and memory is bounded.
 """
 
@@ -38,8 +38,9 @@ class ContentHistory:
 
     Args:
         log_start: the first offset to read.
-        end: the end of the log, or a batch boundary.
-        oldest_us: skip records appended at this time or earlier; None: read all.
+        end: the offset from which to read back: the end of the log, or a batch boundary.
+        records_max: the number of records after which to stop.
+        oldest_us: stop at records appended at this time or earlier; None if age does not matter.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ContentHistory:
         self.is_whole = end <= log_start
         """Whether everything is read."""
         self.looked_at = self.next_offset
-        """The position that a failed step has read."""
+        """Where the last step has stopped; after a failed step, the offset of the batch that could not be read."""
 
     def step(self) -> None:
         """Read the next part.
@@ -82,8 +83,11 @@ class ContentHistory:
             batches.append(RecordBatch.parse(view))
             self.looked_at = batches[-1].end_offset
         if not batches:
+            name = self._log.name
             raise ProtocolError(
-                pb.EPOCH_CHANGING, f"the log no longer has offsets {self.next_offset} to {self._end}; send again"
+                pb.EPOCH_CHANGING,
+                f"{name.topic}/{name.partition}: offsets {self.next_offset} to {self._end} cannot be read for "
+                "deduplication, because this node's log no longer has them; send the batch again",
             )
         if self.next_offset == self._begin:
             self._begin = min(self._begin, batches[0].base_offset)  # The range begins inside a batch.

@@ -27,7 +27,7 @@ WAITING_MAX: Final = 8192
 RETRY_AFTER_MS: Final = 100
 
 Then = Callable[[Partition | None, ProtocolError | None], None]
-"""Called with the partition, or with the error."""
+"""Called with the open partition, or with the reason why it cannot be opened."""
 
 
 class PartitionOpener:
@@ -57,7 +57,7 @@ class PartitionOpener:
 
         Args:
             then: called when it is open, or cannot be opened.
-            is_wanted: whether it precedes those without a waiter.
+            is_wanted: whether it is opened before the partitions that no request waits for.
         """
         if self._refusal is not None:
             if then is not None:
@@ -75,7 +75,7 @@ class PartitionOpener:
                 None,
                 ProtocolError(
                     pb.OVERLOADED,
-                    f"{WAITING_MAX} requests already wait for this partition to be opened; send again",
+                    f"{WAITING_MAX} requests already wait for partition {key[1]} to be opened, the maximum; send again",
                     retry_after_ms=RETRY_AFTER_MS,
                 ),
             )
@@ -133,7 +133,7 @@ class PartitionOpener:
             partition = await self._open_one(key)
         except ProtocolError as failure:
             error = failure
-            log.warning("partition %d of %s cannot be opened: %s", key[1], key[0].hex(), failure.message)
+            log.warning("partition %d of topic id %s cannot be opened: %s", key[1], key[0].hex(), failure.message)
         except asyncio.CancelledError:
             self._refusal = error
             raise

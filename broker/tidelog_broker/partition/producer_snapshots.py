@@ -28,16 +28,16 @@ class SnapshotWriter:
         self.batches = 0
         """Batches appended since the newest snapshot; the partition counts them."""
         self.due_batches = PRODUCER_SNAPSHOT_BATCHES
-        """With so many of them `write_due` has to be called."""
+        """The number of batches from which on `write_due` has to be called."""
         self._first: ProducerSnapshot | None = None
-        """State of an owner that its log does not contain, to be written as soon as the log exists."""
+        """Producer state that this node's log does not contain, to be written as soon as the log exists."""
 
     def begin_epoch(self, owner: Owner) -> None:
-        """Begin an epoch of this node.
+        """Handle the beginning of an epoch that this node owns.
 
-        State that the log does not contain, because another node reported it, is written at once: the epoch may end
-        before a batch is appended, and the other node may have failed by then. It is stored as the state at the end of
-        the previous epoch.
+        Producer state that the log does not contain, because another node reported it, is written at once: the epoch
+        may end before a batch is appended, and the other node may have failed by then. It is stored as the state at the
+        end of the previous epoch.
         """
         if owner.is_logged or owner.next_offset == 0:
             return

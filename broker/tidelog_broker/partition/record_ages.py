@@ -16,10 +16,10 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 ROLLS: Final = 4
-"""Fraction of the retention time after which a segment is rolled, so that its oldest record is deleted in time."""
+"""Divisor: a segment is rolled after a quarter of the retention time, so that its oldest record is deleted in time."""
 
 LONG: Final = 2
-"""Factor of the retention time after which records are deleted although a replica lacks them."""
+"""Factor: records older than twice the retention time are deleted although a replica lacks them."""
 
 
 class RecordAges:
@@ -33,7 +33,9 @@ class RecordAges:
         self._oldest_us = 0
         self._opened_end = state.log.end_offset
         self._newest_at_start_us: int | None = None
-        """The append time of the last record at the start of the process; 0 if it is not known any more."""
+        """The append time of the record that was the log's last when it was opened; None until it is read, 0 if it
+        cannot be read.
+        """
         self._examined_shape: tuple[int, ...] = ()
         """The state of the log when it was last examined, see `_shape`."""
         self._refreshed_at = -1

@@ -34,7 +34,7 @@ class RecordDeletion:
         """Delete all records below an offset.
 
         Args:
-            epoch: the epoch in which the offset was looked up; None: the caller has named the offset.
+            epoch: the epoch in which the offset was looked up; None if the offset was given by the client.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE with the bounds above the high watermark, FORBIDDEN while the topic
@@ -48,7 +48,7 @@ class RecordDeletion:
         if offset > state.high_watermark:
             raise ProtocolError(
                 pb.OFFSET_OUT_OF_RANGE,
-                f"{state.name}: cannot delete records below offset {offset}, the log ends at {state.high_watermark}",
+                f"{state.name}: cannot delete records below offset {offset}: the log ends at {state.high_watermark}",
                 log_start_offset=state.log_start,
                 high_watermark=state.high_watermark,
             )
@@ -57,8 +57,8 @@ class RecordDeletion:
     async def agree(self, offset: int, *, epoch: int) -> None:
         """Propose the deletion of records below an offset, and wait until a quorum agrees.
 
-        The proposal is repeated after an epoch ends, unless the epoch ended before the offset: other records may have
-            these offsets now.
+        The proposal is repeated after a change of the epoch, unless `epoch` has ended before the offset: other records
+        may have these offsets now.
 
         Args:
             offset: a committed offset.
@@ -81,7 +81,8 @@ class RecordDeletion:
         except TimeoutError:
             raise ProtocolError(
                 pb.TIMED_OUT,
-                f"{state.name}: too few replicas agreed to delete records below {offset} in time; they may still do so",
+                f"{state.name}: too few replicas agreed within {AGREE_TIMEOUT_S:g} s to delete the records below "
+                f"offset {offset}; the deletion may still take effect, and can be requested again",
                 retry_after_ms=RETRY_AFTER_MS,
             ) from None
 
@@ -89,5 +90,6 @@ class RecordDeletion:
         if self._state.topic.config.hold:
             raise ProtocolError(
                 pb.FORBIDDEN,
-                f"{self._state.topic.name!r} is on hold; end the hold first: tidelog topic alter --no-hold",
+                f"topic {self._state.topic.name!r} is on hold; end the hold first: tidelog topic alter "
+                f"{self._state.topic.name} --no-hold",
             )

@@ -1,7 +1,7 @@
 """Removal of the data of deleted topics, in the background and by topic id, so that recreating a topic need not wait.
 
-Files are removed first, then the journals' entries: if the process ends between two steps, the next start finds the
-remaining files and entries by the topic's id. It examines the disk and the journals, not the list of deleted topics.
+Files are removed first, then the journals' entries: if the process ends between two steps, the next start searches the
+disk and the journals for remaining files and entries of deleted topics, by the topics' ids.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Deletion of a partition's oldest segments: the owner decides by the topic's settings, other replicas follow.
 
-The owner decides below which offset records are deleted: beyond the topic's bytes, older than its time (`record_ages`),
-or on request (`record_deletion`). When an ack quorum has agreed (`core.replication.deletion`) no reader sees them any
-more, and files with only deleted records may be removed. While the topic is on hold, nothing is decided and no file is
-removed.
+The owner decides below which offset records are deleted: because the log exceeds the topic's retention size, because
+records exceed its retention time (`record_ages`), or on request (`record_deletion`). When an ack quorum has agreed
+(`core.replication.deletion`) no reader sees these records any more, and files with only deleted records may be removed.
+While the topic is on hold, nothing is decided and no file is removed.
 
 A deletion takes two steps on two threads. The first one waits for the disk: the names of the log's segments are synced,
 because newer segments must be durable before older ones are removed; and unless this is the only copy the log start is
@@ -89,7 +89,7 @@ class Retention:
         """Whether the log-start file exists, or is being created."""
         self.ages = RecordAges(state, tools, io_key)
         self._followed_offset = 0
-        """The log start of the owner that this copy has applied."""
+        """The owner's last log start up to which this copy has begun to delete segments."""
         self._soon = self._soon_after = 0
         """The offset of the running background deletion, and that of the next one."""
         self._ending = (-1, 0.0, 0)
@@ -97,7 +97,7 @@ class Retention:
         self._is_closed = False
 
     def close(self) -> None:
-        """Delete nothing more: the log is about to be closed or removed."""
+        """Begin no more deletions, because the log is about to be closed or removed."""
         self._is_closed = True
 
     async def delete_before(self, offset: int, *, epoch: int) -> None:
@@ -118,7 +118,7 @@ class Retention:
             self._raise_log_start(below)
 
     def records_deleted(self) -> None:
-        """Remove files in the background: more records are deleted for every reader."""
+        """Remove files in the background, because a quorum has agreed to delete more records."""
         if self._state.replica.state.owner is not None:
             self._delete_soon(self.removable())
 
@@ -172,7 +172,10 @@ class Retention:
             self._delete_soon(self._outdated(offset, 0, offset))
 
     def note_log_start(self) -> None:
-        """Store the log start that another node has reported, or up to which a single copy deleted."""
+        """Store the log start in the background, unless this is the only copy.
+
+        Another node has reported it, or this node has deleted records while it had the only copy.
+        """
         state = self._state
         start_offset = state.replica.state.log_start
         if start_offset > 0 and not self._is_over and state.log.epochs and not state.is_alone:
@@ -195,7 +198,7 @@ class Retention:
             self._driver.delete_below(below)
 
     def due(self) -> int:
-        """Return the offset below which whole segments exceed the topic's retention; 0 for none."""
+        """Return the offset below which whole segments exceed the topic's retention; 0 if none does."""
         state, config = self._state, self._state.topic.config
         if config.cleanup not in DELETING:
             return 0
@@ -283,7 +286,7 @@ class Retention:
             self._driver.roll_over(replica.ownership.plan_next())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
-        """Return the offset below which segments end at or below `offset` or exceed `bytes_max`; 0 for none.
+        """Return the offset below which segments end at or below `offset` or exceed `bytes_max`; 0 if none does.
 
         Nothing after `committed` is deleted: the epoch may be decided to end there, and the log must be truncated to
         it. Nor is anything after a decided end whose truncation is pending.
@@ -371,11 +374,11 @@ class Retention:
         if snapshot is not None and self._save_snapshot(snapshot, committed):
             snapshot = None
         store.delete_before(offset, lambda: not self._is_held)
-        if snapshot is not None and not self._save_snapshot(
-            snapshot, committed
-        ):  # The snapshot may fit now, because the disk may have space again.
+        # The snapshot may fit now, because the deletion may have freed space.
+        if snapshot is not None and not self._save_snapshot(snapshot, committed):
             log.warning(
-                "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers",
+                "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers; free "
+                "disk space",
                 state.name,
             )
 
@@ -413,7 +416,11 @@ class Retention:
                 self._failed(error)
         elif error is not None:
             # Until it is stored, a start treats deleted records as missing, and asks the owner.
-            log.warning("%s: the log start could not be stored: %s", self._state.name, error)
+            log.warning(
+                "%s: the log start could not be stored; after a restart this node asks the owner for it: %s",
+                self._state.name,
+                error,
+            )
 
     def _log_start_stored(self, offset: int, error: BaseException | None) -> None:
         after, self._soon, self._soon_after = self._soon_after, 0, 0
@@ -428,7 +435,7 @@ class Retention:
             self._delete_soon(after)
 
     def _raise_log_start(self, deleted: int) -> None:
-        """Raise the log start as far as it was reported; it stays lower while older records are being fetched."""
+        """Report the deletion to the replica; the log start stays lower while older records are being fetched."""
         self._driver.raise_log_start(min(deleted, self._state.log.start_offset))
 
     def _no_space(self, error: DiskFullError) -> None:

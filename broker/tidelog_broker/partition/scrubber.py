@@ -73,9 +73,8 @@ class Scrubber:
             try:
                 one = await self._slice(partition, part, one)
                 if one.damage:
-                    one = await self._slice(
-                        partition, part, Scrubbed(at, 0, is_done=False)
-                    )  # The segment is read again, to exclude a memory error.
+                    # The portion is read again, to exclude an error of the machine's memory.
+                    one = await self._slice(partition, part, Scrubbed(at, 0, is_done=False))
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
                     log.warning("%s: skipping the scrub of %s: %s", partition.name, part.path, error)

@@ -1,4 +1,4 @@
-"""The node's resources that every partition uses; the simulation has its own implementation."""
+"""The node's resources that every partition uses; the simulation provides its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog_broker.wire.budget import Budget
 
 @dataclass(frozen=True, slots=True)
 class PartitionTools:
-    """Shared resources."""
+    """The resources of a node that its partitions share."""
 
     settings: NodeSettings
     loop: asyncio.AbstractEventLoop
@@ -34,7 +34,7 @@ class PartitionTools:
     readers: Offload
     """For reads that no write waits for."""
     notes: Offload
-    """Worker for small files beside the logs, and for syncs before a deletion."""
+    """For writes of small files beside the logs, and for syncs before a deletion."""
     compactor: Offload
     """For compaction passes, one at a time."""
     passes: ProgressClock
@@ -52,8 +52,8 @@ class PartitionTools:
     neighbours: Neighbours
     """The other nodes."""
     taken_over: TakeoverLog
-    """Collects the epochs that begin on this node, for the log."""
+    """Collects the epochs that begin on this node, for log lines."""
     route_news: RouteWatch
     """Informed of each epoch that has ended."""
     storage_failed: Callable[[str, BaseException], None]
-    """Called with the place and error of a failed write or sync: the node then stops."""
+    """Called with the name of the partition and the error after a failed write or sync: the node then stops."""

@@ -31,7 +31,7 @@ _COMMIT_POLL_S: Final = 0.02
 
 
 class UnsafeRecovery:
-    """Ends the epoch of one partition that this node stores.
+    """Ends the open epoch of one partition that this node stores, without a quorum if it has to.
 
     Args:
         alive: returns whether another node is alive, as far as this node knows.
@@ -47,8 +47,8 @@ class UnsafeRecovery:
         """End the epoch, and following ones whose replicas are lost, too; return the end of the first one.
 
         Raises:
-            ProtocolError: INVALID_REQUEST if this copy does not count, or the partition works; TIMED_OUT without a
-                decision in time.
+            ProtocolError: INVALID_REQUEST if this node's copy cannot be used, or the partition has its quorum;
+                TIMED_OUT if the end of the epoch is not decided in time.
         """
         partition = self._partition
         self._check()
@@ -111,7 +111,11 @@ class UnsafeRecovery:
         return living < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))
 
     def _check(self) -> None:
-        """Check that this node's copy may count."""
+        """Refuse if this node's copy cannot be used for the recovery.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST.
+        """
         replica, name = self._replica, self._partition.name
         if replica.state.halted is not None:
             raise self._halted_error()
@@ -119,8 +123,8 @@ class UnsafeRecovery:
             holders = ", ".join(replica.state.active.placement)
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{replica.state.node_id} holds no copy of {name}'s open epoch {self._partition.state.epoch}; "
-                f"{holders} do",
+                f"{replica.state.node_id} stores no copy of {name}'s open epoch {self._partition.state.epoch}; choose "
+                f"one of the nodes that do: {holders}",
             )
         if replica.state.doubt == "damaged":
             raise ProtocolError(
@@ -136,7 +140,8 @@ class UnsafeRecovery:
     def _halted_error(self) -> ProtocolError:
         return ProtocolError(
             pb.INVALID_REQUEST,
-            f"{self._partition.name}: the copy on this node is halted: {self._replica.state.halted}",
+            f"{self._partition.name}: the copy on {self._replica.state.node_id} cannot be used: "
+            f"{self._replica.state.halted}; choose another node",
         )
 
     def _now_ms(self) -> int:

@@ -126,9 +126,11 @@ class NewCopies:
         if now_ms - copy.since_ms < STALLED_MS:
             return True
         log.warning(
-            "the new copy of partition %d of topic %s on node %s makes no progress; moving other partitions meanwhile",
+            "the new copy of partition %d of the topic with id %s on node %r has made no progress for %d s; this node "
+            "moves other partitions meanwhile",
             key[1],
             key[0].hex(),
             node,
+            STALLED_MS // 1000,
         )
         return False

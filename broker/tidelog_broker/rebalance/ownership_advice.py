@@ -26,7 +26,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 FULL_S: Final = 5.0
-"""When a disk counts as permanently full: retention has had the time to delete."""
+"""Time after which a full disk counts as permanently full: retention has then had time to delete."""
 AGAIN_S: Final = 60.0
 AGAIN_S_MAX: Final = 3600.0
 NO_SPARE_S: Final = 600.0
@@ -63,7 +63,7 @@ class Owned(NamedTuple):
 
 
 class Adviser(Protocol):
-    """A source of proposals to move partitions."""
+    """The interface that a `Mover` requires of a source of advised moves, as opposed to requested ones."""
 
     @property
     def again_s(self) -> float:
@@ -84,7 +84,7 @@ class _BackOff:
 
 
 class Advice:
-    """An adviser's plans with exponential back-off: after each move the partition stays twice as long.
+    """An adviser's plans with exponential back-off: each move doubles the time until the partition may move again.
 
     The back-off is reset if nothing was moved for `AGAIN_S_MAX` longer than that.
     """
@@ -94,7 +94,7 @@ class Advice:
         self._back_offs: dict[PartitionKey, _BackOff] = {}
 
     def plan(self, owned: Owned, now_s: float) -> Plan | None:
-        """Return a better epoch for a partition; None without one, or if it has to wait."""
+        """Return a better epoch for a partition; None if there is none, or the partition may not move again yet."""
         plan = self._adviser.plan(owned)
         back_off = self._back_offs.get(owned.key)
         return plan if back_off is None or now_s >= back_off.until_s else None

@@ -25,7 +25,7 @@ class PreferredOwner:
     """Advice about ownership that placement prefers elsewhere.
 
     Args:
-        cluster: its version of changes, and placement's preferred owner.
+        cluster: computes the preferred owner; its `version` shows whether the cluster has changed.
         calm_ms: the required time without changes; 0: ownership is never returned.
         now_ms: the replicas' clock.
         clock_s: the monotonic clock.
@@ -45,13 +45,13 @@ class PreferredOwner:
         self._clock_s = clock_s
         self._version = cluster.version
         self._here = EpochTimes()
-        """Epochs of this node that were examined since the last change in the cluster."""
+        """For how long each partition's epoch has been examined without a change in the cluster."""
         self._preferred: dict[PartitionKey, int] = {}
         """Epochs owned by the preferred node; cached, because the computation examines every node."""
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. A returned partition is not moved for longer than the stable time that every epoch needs."""
+        """See `Adviser`. It is longer than the time without changes that precedes every move anyway."""
         return 2 * self._calm_s
 
     def plan(self, owned: Owned) -> Plan | None:

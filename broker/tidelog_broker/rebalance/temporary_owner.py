@@ -42,7 +42,7 @@ class TemporaryOwner:
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. A returned partition is not moved for longer."""
+        """See `Adviser`. It is much longer than `STEADY_S`, which applies before the first move."""
         return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:

@@ -28,7 +28,7 @@ EVERY: Final = 256
 
 
 class AntiEntropy:
-    """Compares chains as long as the node runs."""
+    """Periodically compares the chains of this node's replicas with those of other nodes."""
 
     def __init__(self, node_id: str, replication: Replication, cluster: Cluster) -> None:
         self._node_id = node_id

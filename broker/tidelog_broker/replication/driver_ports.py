@@ -20,7 +20,7 @@ from tidelog_proto.process.hot_path_metrics import Tally
 
 
 class Neighbours(ClusterHints, Protocol):
-    """The other nodes: their liveness, and sending to them."""
+    """What `ReplicaDriver` requires to know the other nodes' liveness, and to send to them."""
 
     @property
     def is_alone(self) -> bool:
@@ -57,7 +57,7 @@ class Tools:
 
 
 class Listener(Protocol):
-    """The partition, as notified by its driver, on the event loop. Its methods must not raise."""
+    """What `ReplicaDriver` requires of the partition that it notifies on the event loop. Its methods must not raise."""
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Batches are durable on this node, as far as their epoch requires."""
@@ -87,7 +87,7 @@ class Listener(Protocol):
         """Another replica has reported how much it holds, whether or not that moves the high watermark."""
 
     def halted(self, reason: str) -> None:
-        """The replica takes no further part."""
+        """The replica takes no further part in the epoch, or in any epoch."""
 
     def failed(self, error: BaseException) -> None:
-        """The disk has failed under this partition."""
+        """A write or sync of this partition has failed, and the node must stop."""

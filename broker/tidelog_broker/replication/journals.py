@@ -1,8 +1,8 @@
 """The journalled state of every partition: its chain of epochs, and the ballots of the newest one.
 
-The genesis of a chain is in its topic's record in `__meta`, and is journalled together with the first decision, which
-would be useless without it. Until then the stored fence of the first epoch carries it, and takes precedence, because
-the promises concern that genesis.
+The genesis of a chain (its first epoch) is in the topic's record in `__meta`. It is journalled together with the first
+decision, which would be useless without it. Until then the stored fence of the first epoch contains the genesis that
+this node's promises concern, and that genesis takes precedence over the topic's record.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tidelog_broker.core.replication.chain import ChainError, EpochChain
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError
 from tidelog_broker.storage.node.fences import fence_key
+from tidelog_broker.storage.node.journal import JOURNAL_REMEDY
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 
@@ -24,7 +25,7 @@ EntryT = TypeVar("EntryT")
 
 FENCES_WORKER: Final = 0
 CHAINS_WORKER: Final = 1
-"""Selects one worker for all appends to this journal."""
+"""The keys of the two journals' appends: all appends to a journal run on one I/O worker, in order."""
 
 
 class Chains:
@@ -70,18 +71,23 @@ class Chains:
                 case "decision":
                     if key not in self._loaded:
                         raise DamagedError(
-                            f"the metadata journal has a decision about partition {key[1]} without a genesis"
+                            f"the metadata journal of this node has a decision about partition {key[1]} of topic id "
+                            f"{key[0].hex()} without a genesis; {JOURNAL_REMEDY}"
                         )
                     try:
                         self._loaded[key].extend(entry.decision)
                     except ChainError as error:
-                        raise DamagedError(f"the metadata journal is damaged: {error}") from error
+                        raise DamagedError(
+                            f"the metadata journal of this node has a decision that does not continue the epochs of "
+                            f"partition {key[1]} of topic id {key[0].hex()}: {error}; {JOURNAL_REMEDY}"
+                        ) from error
                 case "forgotten":
                     self._loaded.pop(key, None)
                     self._journalled.discard(key)
                 case _:
                     raise DamagedError(
-                        "the metadata journal has an entry of an unknown kind; use the newer build that wrote it"
+                        "the metadata journal of this node has an entry of an unknown kind: use the newer build that "
+                        "wrote it"
                     )
 
     def knows(self, topic_id: bytes, partition: int) -> bool:
@@ -89,9 +95,9 @@ class Chains:
         return (topic_id, partition) in self._loaded
 
     def active(self, key: PartitionKey) -> pb.EpochDescriptor | None:
-        """Return the newest stored epoch of a partition without an open replica; None without one.
+        """Return the newest journalled epoch of a partition without an open replica; None if there is none.
 
-        Without a decision this is the first epoch, if this node has made a promise for it.
+        If no decision is journalled, this is the first epoch, provided that this node has made a promise for it.
         """
         chain = self._loaded.get(key)
         if chain is not None:
@@ -100,7 +106,7 @@ class Chains:
         return fence.descriptor if fence is not None and fence.HasField("descriptor") else None
 
     def topics(self) -> set[bytes]:
-        """Return the ids of the topics of which this node has a chain or fence."""
+        """Return the ids of the topics for which this node has a chain or fence."""
         return {key[0] for key in self._loaded} | {key[0] for key in self._fences}
 
     def chain(self, key: PartitionKey, genesis: pb.EpochDescriptor) -> EpochChain:

@@ -30,6 +30,7 @@ from tidelog_broker.wire.one_way import LinkMessage
 from tidelog_proto import broker_pb2 as pb
 
 LOOK_MS: Final = 5
+"""How long after a frequent input the deadlines of such replicas are examined together."""
 PORTION: Final = 16
 """Maximum number of replicas that handle changes or timers before the event loop handles messages again."""
 RECENTLY_MS: Final = 10_000
@@ -134,11 +135,11 @@ class Replication:
         return driver
 
     def get(self, key: PartitionKey) -> ReplicaDriver | None:
-        """Return a partition's driver, None if this node does not know the partition."""
+        """Return a partition's driver; None if the partition is not open on this node."""
         return self._drivers.get(key)
 
     def all(self) -> list[ReplicaDriver]:
-        """Return every driver."""
+        """Return the drivers of all open partitions."""
         return list(self._drivers.values())
 
     def pushing(self) -> list[Ownership]:

@@ -1,7 +1,7 @@
 """Authorization: the permission that each kind of request needs, and the caller that it is checked for.
 
-Every kind of request has a rule in `RULES`; other kinds are refused. Each node checks the
-requests that it receives, including those that it forwards, and the owner checks the forwarded caller again.
+Every kind of request has a rule in `RULES`; other kinds are refused. Each node checks the requests that it receives,
+including those that it forwards, and the owner of the partition checks the forwarded caller again.
 
 Most requests name topics by id. While this node does not know whether a topic with an id exists, the request is
 answered with EPOCH_CHANGING, and the client retries.
@@ -28,7 +28,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 FORWARDED_SESSIONS_MAX: Final = 1_024
-"""Limit of the cached sessions of forwarded callers."""
+"""Maximum number of cached sessions of callers whose requests other nodes forward."""
 
 Rule = Callable[[Broker, Session, pb.Envelope], None]
 """Checks a request; raises ProtocolError FORBIDDEN if the caller lacks the permission."""
@@ -125,7 +125,8 @@ def _any_caller(words: str) -> Need:
 
 
 def _no_caller(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
-    raise ProtocolError(pb.FORBIDDEN, f"no access rule exists for {envelope.WhichOneof('kind')}")
+    kind = envelope.WhichOneof("kind")
+    raise ProtocolError(pb.FORBIDDEN, f"requests of kind {kind} are refused: this build has no access rule for them")
 
 
 def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
@@ -182,7 +183,7 @@ RULES: Final[dict[str, Need]] = {
 """Envelope kind -> requirement."""
 
 _SELF_KINDS: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
-"""Kinds that concern the client itself, so no other caller can be named."""
+"""Kinds that concern the connection's own principal, so they cannot be sent on behalf of another caller."""
 
 
 class AccessChecks:

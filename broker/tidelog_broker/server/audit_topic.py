@@ -31,15 +31,15 @@ from tidelog_proto.names import AUDIT_TOPIC
 log = logging.getLogger(__name__)
 
 QUEUE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Limit of the waiting lines, about ten thousand."""
+"""Maximum size of the waiting lines together; that is about ten thousand lines."""
 LINES_MAX: Final = 1_000
-"""Largest number of audit log lines in one batch."""
+"""Maximum number of audit log lines in one batch."""
 WRITE_S_MAX: Final = 15.0
 PAUSE_S: Final = 0.05
 """Minimum time between two batches unless `LINES_MAX` lines wait. Each batch syncs the disk, for which other partitions
 wait."""
 AGAIN_S: Final = 1.0
-"""Delay between two attempts."""
+"""Delay before a failed write is repeated."""
 
 
 class AuditTopic:
@@ -65,8 +65,8 @@ class AuditTopic:
         self._number += 1
         line = json.dumps({"node": self._broker.node_id, "number": self._number} | fields).encode()
         if self._bytes + len(line) > QUEUE_BYTES_MAX:
-            cause = f"writing to it fails: {self._fault}" if self._fault else "the topic is slow"
-            self._drop(1, f"the queue of {QUEUE_BYTES_MAX:,} bytes is full, because {cause}")
+            cause = f"writing to {AUDIT_TOPIC} fails: {self._fault}" if self._fault else "writing to it takes too long"
+            self._drop(1, f"the queue of {QUEUE_BYTES_MAX:,} bytes for the topic is full, because {cause}")
             return
         self._lines.append(line)
         self._bytes += len(line)
@@ -135,7 +135,9 @@ class AuditTopic:
                 partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
                 await settled
         except TimeoutError:
-            raise ProtocolError(pb.TIMED_OUT, f"writing to {AUDIT_TOPIC} timed out") from None
+            raise ProtocolError(
+                pb.TIMED_OUT, f"writing to {AUDIT_TOPIC} did not complete within {WRITE_S_MAX:g} s"
+            ) from None
 
     async def _topic_key(self) -> PartitionKey:
         """Return the topic's partition; create the topic if it does not exist."""

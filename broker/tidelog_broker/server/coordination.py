@@ -12,7 +12,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 FOUNDED_TIMEOUT_S: Final = 10.0
-"""Limit of the wait for `__offsets` in a new cluster."""
+"""How long a request waits until this node knows `__offsets`, which a new cluster creates shortly after its start."""
 _LOOK_S: Final = 0.05
 _TELLS_FORWARDED: Final = frozenset({"commit_reply", "committed_reply"})
 """Answers that tell a client whether another node coordinates the group."""
@@ -36,10 +36,12 @@ async def founded(broker: Broker) -> None:
     """Wait until this node knows the partition of `__offsets` of each group.
 
     Raises:
-        ProtocolError: EPOCH_CHANGING: not known in time.
+        ProtocolError: EPOCH_CHANGING: this node does not know them within `FOUNDED_TIMEOUT_S`, or it is stopping.
     """
     deadline_s = broker.loop.time() + FOUNDED_TIMEOUT_S
     while not broker.groups.is_founded():
         if broker.loop.time() >= deadline_s or broker.lifecycle.stopping:
-            raise ProtocolError(pb.EPOCH_CHANGING, "__offsets is not known at this node yet; retry")
+            raise ProtocolError(
+                pb.EPOCH_CHANGING, "this node does not know the topic __offsets yet, which stores groups; retry"
+            )
         await asyncio.sleep(_LOOK_S)

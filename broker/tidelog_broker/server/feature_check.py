@@ -30,7 +30,7 @@ def new_topic(request: pb.TopicCreate) -> pb.TopicRecord:
 
 
 def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:
-    """Return a topic record that contains only the changed settings outside the base set."""
+    """Return a topic record that contains, of the changed settings, only those that need a feature."""
     current = broker.topics.find(change.name)
     record = pb.TopicRecord(name=change.name, topic_id=b"" if current is None else current.topic_id)
     for name, setting in TOPIC_SETTINGS.items():

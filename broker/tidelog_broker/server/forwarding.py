@@ -30,13 +30,13 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame
 
 FORWARD_TIMEOUT_S: Final = 15.0
-"""Limit of finding the owner and waiting for its answer, together."""
+"""Maximum time for finding the owner and waiting for its answer, together."""
 _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.1
-"""How often pending requests are checked."""
+"""Interval of the checks of pending requests."""
 GRACE_S: Final = 1.0
-"""How long a node that seems dead or lost the partition may still answer, and how long a request waits for a quorum.
-return before the request fails."""
+"""How long a node that seems to be dead, or to have lost the partition, may still answer, and how long a request waits
+for the return of a lost quorum before it fails."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
 """Definite errors: nothing was done, and another node will soon be able to process the request."""
@@ -51,8 +51,8 @@ async def at_owner(
     """Return the answer to a request: from `local` if this node owns partition `key`, else from its owner.
 
     Raises:
-        ProtocolError: the owner's error; NOT_OWNER to another node; EPOCH_CHANGING if no owner was found in time,
-            QUORUM_LOST if the partition has no owner until nodes return.
+        ProtocolError: the owner's error; NOT_OWNER for a request that another node has forwarded; EPOCH_CHANGING if no
+            owner was found within `timeout_s`; QUORUM_LOST if the partition has no owner until nodes return.
     """
     if request.connection.peer_id is None:
         return await ask_owner(broker, key, with_caller(request, request.envelope), local, timeout_s=timeout_s)
@@ -74,8 +74,8 @@ async def ask_owner(
 
     Args:
         local: answers the request if this node is the owner.
-        timeout_s: limit of finding the owner and waiting for its answer, over all attempts.
-        answer_s: limit of waiting for another node's answer, if longer.
+        timeout_s: maximum time for finding the owner and waiting for its answer, over all attempts.
+        answer_s: maximum time of waiting for another node's answer, if that is longer than the rest of `timeout_s`.
 
     Raises:
         ProtocolError: see `at_owner`.
@@ -113,7 +113,8 @@ async def _while_owner_alive(broker: Broker, key: PartitionKey, owner: str, answ
     """Wait for an owner's answer while the node is alive and owns the partition.
 
     Raises:
-        ProtocolError: TIMED_OUT if that ends; or the future's error.
+        ProtocolError: TIMED_OUT if the node seems to be dead, or not to own the partition, for `GRACE_S`; or the
+            error of the answer.
     """
     well_s = broker.loop.time()
     while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
@@ -132,7 +133,9 @@ def _is_live_owner(broker: Broker, key: PartitionKey, owner: str) -> bool:
 
 def _gone(owner: str) -> ProtocolError:
     return ProtocolError(
-        pb.TIMED_OUT, f"node {owner!r} failed before it answered; the outcome is unknown, a retry may succeed"
+        pb.TIMED_OUT,
+        f"node {owner!r} failed before it answered, or no longer owns the partition; the outcome is unknown, and a "
+        "retry may succeed",
     )
 
 
@@ -156,7 +159,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """The batches of one request to another node. Each gets one result, from the answer or after the last wait."""
+    """The batches of one request to another node. Each gets one result, from the answer or because there is none."""
 
     def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker
@@ -226,8 +229,8 @@ class Forwarded:
     """The batches of one PUBLISH that other nodes own, sent as one request per owner.
 
     Args:
-        request: the client's request, for its acks and its caller.
-        timeout_s: how long the client waits.
+        request: the client's request, whose acks and caller are forwarded.
+        timeout_s: how long the client waits for the results.
     """
 
     def __init__(self, broker: Broker, request: Request, timeout_s: float) -> None:

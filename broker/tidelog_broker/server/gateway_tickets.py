@@ -20,7 +20,8 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 TICKETS_MAX: Final = 4_096
-"""Limit of cached tickets, a few megabytes; beyond it the oldest are verified again when used."""
+"""Maximum number of cached tickets, a few megabytes; beyond it those that were verified first are dropped, and verified
+again when used."""
 
 
 class _CachedTicket(NamedTuple):
@@ -74,7 +75,7 @@ class GatewayTickets:
         return known.session
 
     def _unknown(self, session: Session) -> str:
-        """Return an error if this node has no record of the key or user, because it is new or was deleted."""
+        """Return a reason for refusal if this node has no record of the key or user, which is new or was deleted."""
         registry = self._broker.security.registry
         if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""

@@ -23,19 +23,22 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 COUNT_TIMEOUT_S: Final = 5.0
-"""Limit of waiting for the turn and for the answers of all coordinators, together."""
+"""Maximum time for waiting until other counts for the same principal have ended, and for the answers of all
+coordinators, together."""
 
 
 @asynccontextmanager
 async def group_made(broker: Broker, shard: GroupShard, name: str, session: Session | None) -> AsyncIterator[str]:
-    """Reserve a new group within its creator's quota while the context is open; yields its creator, or "".
+    """Reserve a new group within its creator's quota while the context is open.
+
+    Yields its creator, or "" if callers are not authenticated.
 
     Args:
-        broker: the broker of this node, which coordinates the group and is ready.
+        broker: the broker of this node, which coordinates the group and has loaded its partition of `__offsets`.
         session: the caller; None if callers are not authenticated.
 
     Raises:
-        ProtocolError: QUOTA_EXCEEDED; EPOCH_CHANGING: the groups cannot be counted in time.
+        ProtocolError: QUOTA_EXCEEDED; EPOCH_CHANGING: the groups cannot be counted within `COUNT_TIMEOUT_S`.
     """
     creator = "" if session is None else session.principal
     if session is None or not shard.coordinator.is_new(name):

@@ -32,7 +32,7 @@ Item = tuple[str, pb.TopicRecord | None]
 """A topic of a list; None for a name that no topic has."""
 
 Describe = Callable[[pb.TopicRecord, int, int], pb.TopicInfo]
-"""Describes a topic's partitions from the first number up to the second, exclusive."""
+"""Describes the partitions of a topic whose numbers are at least the first argument and below the second."""
 
 
 class Bounds(NamedTuple):
@@ -62,7 +62,8 @@ class Page:
     """A page that is being filled.
 
     Attributes:
-        parts: those of existing topics.
+        infos: the descriptions on the page, including those of unknown names.
+        parts: the described parts of existing topics.
         next: the cursor of the next page; None on the last page.
     """
 
@@ -100,7 +101,7 @@ def fill(
     *,
     brief: bool = False,
 ) -> Page:
-    """Fill a page.
+    """Return a page of the items, up to the bounds, with the cursor of the next page.
 
     Args:
         items: the topics, starting with the cursor's.
@@ -143,7 +144,7 @@ def fill(
 
 
 def _ended(page: Page) -> Page:
-    """Set the cursor of a page that is full."""
+    """Set the cursor of a full page, and return the page."""
     last = page.infos[-1]
     part = page.parts[-1] if page.parts else None
     page.next = pb.TopicCursor(topic=last.name, topic_id=last.topic_id)
@@ -155,7 +156,7 @@ def _ended(page: Page) -> Page:
 def all_items(
     topics: TopicRegistry, cursor: pb.TopicCursor | None, *, internal: bool, session: Session | None = None
 ) -> Iterator[Item]:
-    """Yield the topics that `session` may see, all without one, starting at a cursor."""
+    """Yield the topics that `session` may see, or all topics if it is None, starting at a cursor."""
     for record in topics.live_from(cursor.topic if cursor is not None else ""):
         if (internal or not record.name.startswith(INTERNAL_PREFIX)) and (
             session is None or session.may_see(record.name)

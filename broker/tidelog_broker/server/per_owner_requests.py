@@ -1,7 +1,7 @@
 """Requests about several partitions with different owners, with bounded concurrency and one result per partition.
 
-The bound is the caller's: each partition may wait for a sync of its own, and the syncs of one caller must not fill the
-queues in which others wait.
+The concurrency is limited for each caller, over all its requests: each partition may wait for a sync of its own, and
+the syncs of one caller must not fill the queues in which others wait.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ async def answer_each(
     Args:
         local: processes a request that another node forwards.
         ask: processes one entry at its owner; raises ProtocolError if that fails.
-        refused: makes the result of a failed entry.
+        refused: makes the result of a failed entry from its error.
+        reply: makes the answer from the results.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many entries or none; or see `local`.
@@ -90,7 +91,7 @@ def check_users_partition(broker: Broker, entry: Entry) -> None:
     """
     record = broker.topics.with_id(entry.topic_id)
     if record.name.startswith(INTERNAL_PREFIX):
-        raise ProtocolError(pb.FORBIDDEN, f"{record.name} is an internal topic")
+        raise ProtocolError(pb.FORBIDDEN, f"{record.name} is an internal topic, which clients may not change")
     if entry.partition >= record.config.partitions:
         raise ProtocolError(
             pb.UNKNOWN_PARTITION,

@@ -22,7 +22,7 @@ class RequestSlices:
     """The slices of one request's work.
 
     Args:
-        count: the request's number of entries, by weight.
+        count: the sum of the weights of the request's entries; the number of entries if they have no weights.
     """
 
     def __init__(self, broker: Broker, request: Request, count: int) -> None:
@@ -30,8 +30,9 @@ class RequestSlices:
         self._request = request
         self._left = 0
         self._why_ended = ""
-        """Why the request has ended early; empty if it has not. The error itself would refer to all that the request
-        has made so far, in a cycle that only a full collection frees, which blocks the event loop."""
+        """Why the request has ended early; empty if it has not. The exception is not kept, because its traceback refers
+        to all that the request has made so far, in a cycle that only a full garbage collection frees, which blocks the
+        event loop."""
         kind = request.envelope.WhichOneof("kind") or ""
         self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].slice_entries
         self._is_one = count <= self._entries
@@ -77,7 +78,8 @@ def check_wanted(broker: Broker, request: Request) -> None:
     """Refuse to continue a request whose answer cannot be delivered.
 
     Raises:
-        ProtocolError: SHUTTING_DOWN: the node stops, or its connection is closed, and the error is not delivered.
+        ProtocolError: SHUTTING_DOWN: the node is stopping; or the request's connection is closed, so that the error is
+            not delivered.
     """
     if broker.lifecycle.stopping:
         raise ProtocolError(
@@ -86,4 +88,4 @@ def check_wanted(broker: Broker, request: Request) -> None:
         )
     request.connection.end_if_gone()
     if not request.connection.is_open:
-        raise ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done")
+        raise ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before the request was completed")

@@ -110,7 +110,7 @@ _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
 _WHILE_STARTING: Final = _GREETINGS | {"node_announce", "incarnations"}
 
 _NUMBERS_MAX: Final = 8
-"""Limit of unknown envelope fields that an error names."""
+"""Maximum number of unknown envelope fields that an error names."""
 
 _UNANSWERED: Final = frozenset({"credit"})
 """Kinds of client requests that have no answer."""
@@ -186,7 +186,7 @@ class Server:
         """Accept no new connections."""
         if self._listener is None:
             return
-        # asyncio never closes a socket that it accepts while its listener closes; so stop accepting first, then close.
+        # asyncio does not close sockets that it accepts while the listener is being closed; so stop accepting first.
         for listening in self._listener.sockets:
             self.broker.loop.remove_reader(listening.fileno())
         for _ in range(_ACCEPT_TURNS):
@@ -335,7 +335,7 @@ class Server:
         """Return the handler of a request.
 
         Raises:
-            ProtocolError: such a request is not accepted from this connection, or not now.
+            ProtocolError: requests of this kind are not accepted from this connection, or not now.
         """
         if kind in NODES_ONLY and request.connection.peer_id is None:
             raise ProtocolError(pb.FORBIDDEN, f"{kind} is accepted only from nodes of the cluster")
@@ -361,7 +361,8 @@ class Server:
             self._broken(request, error)
 
     def _broken(self, request: Request, error: Exception) -> None:
-        log.error("a request handler failed: %r", error, exc_info=error)
+        kind, client_id = request.envelope.WhichOneof("kind"), request.connection.client_id
+        log.error("handling a %s request of %r failed: %r", kind, client_id, error, exc_info=error)
         if not request.answered:
             request.fail(ProtocolError(pb.INTERNAL, "internal error; see the node's log"))
 

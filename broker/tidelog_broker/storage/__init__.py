@@ -1,1 +1,1 @@
-"""The files of a node: the only code that accesses data files. Blocking; called on I/O worker threads."""
+"""A node's data files: no other package accesses them. Calls may wait for the disk: most run on I/O worker threads."""

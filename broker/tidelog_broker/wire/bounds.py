@@ -14,7 +14,8 @@ from tidelog_proto.flow.fair_slots import FairSlots, SlotBounds
 PARTITIONS_AT_ONCE: Final = 64
 """Maximum number of partitions that are processed at a time for one caller, in requests that name partitions."""
 _SLOTS: Final = 1 << 30
-"""Only the callers are bounded: one that waits for another node must not keep others waiting."""
+"""Total number of slots, so high that only the slots of each caller are a limit: a caller that waits for another node
+must not keep other callers waiting."""
 
 
 class ConnectionBounds:
@@ -34,7 +35,7 @@ class ConnectionBounds:
         self.turns = Turns()
         """The scheduler of requests that occupy the event loop for long."""
         self.partition_slots = FairSlots(SlotBounds(_SLOTS, key_slots=PARTITIONS_AT_ONCE))
-        """Partitions that requests are being processed for, by caller; see `PARTITIONS_AT_ONCE`."""
+        """Slots for processing single partitions of requests, shared by caller; see `PARTITIONS_AT_ONCE`."""
         self.followed = 0
         """Number of partitions that the subscriptions of all connections follow."""
         self.open_connections = 0

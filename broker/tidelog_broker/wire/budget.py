@@ -20,19 +20,20 @@ OVERLOADED_RETRY_MS: Final = 50
 
 
 def overloaded() -> ProtocolError:
-    """Return the error of a request that does not fit the node's budget."""
+    """Return the error of a request that does not fit the node's budget, or the limits of another node's connection."""
     return ProtocolError(
         pb.OVERLOADED,
-        "the node's budget of requests in flight is exhausted; retry",
+        "too many requests are in flight at this node, of all clients together (node_in_flight_bytes) or on this "
+        "connection; retry",
         retry_after_ms=OVERLOADED_RETRY_MS,
     )
 
 
 class Budget(ByteBudget):
-    """A limit of the bytes of requests in flight."""
+    """A count of the bytes of requests in flight, with a limit."""
 
     __slots__ = ()
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether `size_bytes` more fit."""
+        """Return whether `size_bytes` more fit; a single request always fits."""
         return self.used_bytes == 0 or self.used_bytes + size_bytes <= self.bytes_max

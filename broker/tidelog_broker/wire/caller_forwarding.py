@@ -7,7 +7,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def with_caller(request: Request, envelope: pb.Envelope) -> pb.Envelope:
-    """Return `envelope` with the caller of `request` set, if callers are authenticated, and its trace contexts."""
+    """Return `envelope` with the trace contexts of `request` and, if callers are authenticated, its caller."""
     if request.envelope.trace_contexts and not envelope.trace_contexts:
         envelope.trace_contexts.extend(request.envelope.trace_contexts)
     session = request.session

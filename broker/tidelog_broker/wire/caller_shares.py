@@ -20,13 +20,14 @@ BUSY_RETRY_MS: Final = 50
 
 
 class Charged(Protocol):
-    """The interface of a request."""
+    """The interface that `CallerShares` requires of a request."""
 
     account: Account | None
-    """The caller's account while the request is charged."""
+    """The caller's account while the request is charged; None otherwise."""
     size_bytes: int
+    """Bytes of the request that count as in flight."""
     work_us: int
-    """Event-loop time that is charged for it."""
+    """Event-loop time that is charged for the request, in microseconds."""
 
 
 @dataclass(slots=True)
@@ -55,10 +56,10 @@ class CallerShares:
         """Charge a request to its caller, until `give_back`.
 
         Args:
-            requests: in-flight requests of the connection, including this one.
+            requests, size_bytes: number and bytes of the connection's requests in flight, including this one.
 
         Raises:
-            ProtocolError: OVERLOADED: the caller's quota is used up, or its requests in flight have reached a limit.
+            ProtocolError: OVERLOADED: the caller's quota is used up, or its unanswered requests have reached a limit.
                 Nothing was charged.
         """
         share = self._shares.get(account)
@@ -103,7 +104,8 @@ def begin_work(account: Account, work_us: int) -> None:
     """Charge a caller for a request whose work is about to begin.
 
     Raises:
-        ProtocolError: OVERLOADED, the caller has reached its limit of work; nothing was charged.
+        ProtocolError: OVERLOADED, the event-loop time of the caller's unanswered requests has reached `WORK_US_MAX`;
+            nothing was charged.
     """
     if account.is_working:
         raise busy(account)
@@ -111,9 +113,10 @@ def begin_work(account: Account, work_us: int) -> None:
 
 
 def busy(account: Account) -> ProtocolError:
-    """Return the error for a caller that has reached its in-flight limit."""
+    """Return the error for a caller whose unanswered requests have reached a limit (number, bytes, event-loop time)."""
     return ProtocolError(
         pb.OVERLOADED,
-        f"{account.name!r} has reached its limit of unanswered requests or their bytes; wait for answers, then retry",
+        f"the unanswered requests of {account.name!r} have reached a limit of this node (their number, bytes or "
+        "processing time); wait for answers, then retry",
         retry_after_ms=BUSY_RETRY_MS,
     )

@@ -62,7 +62,7 @@ class Request:
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
         self.size_bytes = size_bytes
-        """The request's share of the budgets."""
+        """Bytes of the request that are counted in the budgets."""
         self.work_us = 0
         """Charged event-loop time in microseconds; see `Server.dispatch`."""
         self.envelope = frame.envelope
@@ -70,7 +70,7 @@ class Request:
         self.session: Session | None = None
         """The session of its caller, once known; None if clients are not authenticated."""
         self.account: Account | None = None
-        """The account of a gateway's caller while the request is unanswered; else None."""
+        """The account of the gateway's caller while the request is unanswered; None if no gateway sent the request."""
         self.answered = False
         self.end_span: Callable[[pb.Envelope], None] | None = None  # Set if the request has a trace span.
         self.on_answer: Callable[[pb.Envelope], None] | None = None  # Called with the answer when it is sent.
@@ -86,7 +86,7 @@ class Request:
 
     @property
     def payer(self) -> object:
-        """Key for sharing turns: the caller's account, or the connection if it has none."""
+        """The key by which schedulers share turns and slots fairly: the caller's account, or else the connection."""
         return self.account or self.connection.account or self.connection
 
     def reply(self, envelope: pb.Envelope, attachments: list[memoryview] | None = None) -> None:
@@ -136,24 +136,24 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         """Whether the account has paused this connection."""
         self.turn = ReadTurn()
-        """Read turn of its caller; of this connection alone while it has no account; see `read_turns`."""
+        """The read turn of the connection's caller, or one of its own as long as it has no account."""
         self._awaits_turn = self._has_begun = self._stays = False
         """Whether the connection waits for its caller's read turn; whether a frame has begun in the data that is being
         parsed; whether received data is parsed when the connection continues."""
         self._kept: Frame | None = None
-        """A complete frame that is processed before it."""
+        """A complete frame that is processed before the received data, once the connection continues."""
         self.rest = RemainingWork()  # Work of the last request; the next one is not dispatched before it is done.
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node has to prove its identity."""
         self.inbox: Inbox | None = None
-        """Set once another node has proven its identity."""
+        """Receives the one-way messages of another node; set once that node has proven its identity."""
         self.backlog = SendBacklog(server.send_budget, self)
         """Bytes that are waiting to be sent."""
         self._stall_watch: StallWatch | None = None
         self.pumps: dict[int, SubscriptionPump] = {}
         self.followed = 0
-        """Partitions that its subscriptions follow."""
+        """Number of partitions that the connection's subscriptions follow."""
         self.closed_listeners: set[Callable[[], None]] = set()
         """Called when the connection is lost, to end work that would wait for the client."""
         self.reading = asyncio.Lock()
@@ -166,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_poll = server.idle_poll
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
         self.work_us = 0
-        """Event-loop time of its unanswered requests, in microseconds."""
+        """Event-loop time of the connection's unanswered requests, in microseconds."""
         self._requests = self._in_flight_bytes = 0
         self._requests_max = server.settings.requests_in_flight
         self._admission = FrameAdmission(server.budget, server.slow_senders, self._arrived_bytes, self._close_slow)
@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
             self._balance_reading()
 
     def pause_writing(self) -> None:
-        """Reduce reading: the client is slow to read. Not every asyncio release calls this; see `send_budget`."""
+        """Check the unsent bytes, because the client is slow to read. Not every asyncio release calls this method."""
         self.backlog.look()
 
     def resume_writing(self) -> None:
@@ -300,12 +300,12 @@ class Connection(asyncio.BufferedProtocol):
             pump.pump()
 
     def hold(self) -> None:
-        """Stop after the current request, because the account has a debt."""
+        """Stop reading after the current request, because the account has exceeded a quota or limit."""
         self._held = True
         self._balance_reading()
 
     def read_on(self) -> None:
-        """Resume reading, because the account's debt is paid."""
+        """Resume reading, because the account is within its quotas and limits again."""
         self._held = False
         self._go_on()
 
@@ -401,12 +401,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of its requests that are arriving or unanswered."""
+        """Bytes of the connection's requests that are arriving or unanswered."""
         return self._in_flight_bytes
 
     @property
     def requests_in_flight(self) -> int:
-        """Number of its requests that are arriving or unanswered."""
+        """Number of the connection's requests that are arriving or unanswered."""
         return self._requests
 
     @property
@@ -446,7 +446,13 @@ class Connection(asyncio.BufferedProtocol):
             self._session_timer = asyncio.get_running_loop().call_later(left_s, self._session_is_over)
 
     def _session_is_over(self) -> None:
-        self.abort(ProtocolError(pb.CREDENTIALS_EXPIRED, "the credentials have expired; reconnect with newer ones"))
+        self.abort(
+            ProtocolError(
+                pb.CREDENTIALS_EXPIRED,
+                "the session has ended, because the credentials have expired or the session has lasted for "
+                f"{SESSION_S_MAX / 86_400:.0f} days; reconnect with valid credentials",
+            )
+        )
 
     def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
         """Mark the connection as an authenticated node's; its one-way messages go to `inbox`."""
@@ -503,7 +509,7 @@ class Connection(asyncio.BufferedProtocol):
         backlog = self.backlog
         if backlog.unsent_bytes or transport.get_write_buffer_size():
             backlog.wrote(len(head) + size_bytes)
-        else:  # All of it was sent, as before.
+        else:  # All of it was sent at once, and no earlier data was unsent.
             backlog.written_bytes += len(head) + size_bytes
 
     def abort(self, error: ProtocolError) -> None:
@@ -617,4 +623,9 @@ class Connection(asyncio.BufferedProtocol):
         self.cut_off()
 
     def _hello_is_late(self) -> None:
-        self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO arrived in time; reconnect and send HELLO first"))
+        within_s = self.server.settings.hello_timeout_ms / 1000
+        self.abort(
+            ProtocolError(
+                pb.HELLO_REQUIRED, f"HELLO did not complete within {within_s:g} s; reconnect and send HELLO first"
+            )
+        )

@@ -1,4 +1,4 @@
-"""The interfaces of a connection to its server and to its subscriptions."""
+"""The interfaces that a connection requires of its server and of its subscriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Request = Any
 
 
 class ConnectionHost(Protocol):
-    """The server that a connection belongs to."""
+    """The interface that a connection requires of the server that has accepted it."""
 
     settings: NodeSettings
     metrics: NodeMetrics
@@ -30,7 +30,7 @@ class ConnectionHost(Protocol):
 
     @property
     def idle_poll(self) -> IdlePoll:
-        """Receives the arrival of data on all connections."""
+        """The busy polling of the event loop, which each connection notifies of arriving data."""
         ...
 
     def opened(self, connection: Connection) -> None:
@@ -47,7 +47,7 @@ class ConnectionHost(Protocol):
 
 
 class SubscriptionPump(Protocol):
-    """A subscription of a connection."""
+    """The interface that a connection requires of each of its subscriptions."""
 
     def pump(self) -> None:
         """Send what the client's credit and the node's send budget allow."""
@@ -59,12 +59,11 @@ class SubscriptionPump(Protocol):
         """Stop sending."""
 
     def check(self, session: Session) -> None:
-        """Check that the subscription is still allowed.
+        """Check that the subscription is still allowed; end the subscription of a gateway's caller if it is not.
 
         Args:
-            session: the session of the connection, or of a gateway's caller, whose subscription this call ends if it is
-                refused.
+            session: the session of the connection.
 
         Raises:
-            ProtocolError: the subscription is refused, and the connection has to end.
+            ProtocolError: the connection's own principal may no longer read a topic, so the connection has to end.
         """

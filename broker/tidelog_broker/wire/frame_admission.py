@@ -56,7 +56,7 @@ class FrameAdmission:
         self._is_watched = False
         """Whether the frame is registered in `slow_senders`."""
         self._since_s = 0.0
-        """Since when it is."""
+        """Loop time at which the frame was registered."""
 
     # --- for `slow_senders` ----------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class FrameAdmission:
         return self._budget.take(size_bytes)
 
     def watch(self) -> None:
-        """Register the frame, so that its rate is watched."""
+        """Register the frame in `slow_senders`, so that its connection is closed if it arrives too slowly."""
         if not self._is_watched:
             self._is_watched = True
             self._since_s = asyncio.get_running_loop().time()
@@ -102,8 +102,8 @@ class FrameAdmission:
     def gather(self, size_bytes: int) -> bool:
         """Count a large envelope while it arrives; return False if too many of them exceed the budget.
 
-        The kind of its request is not known yet, so it cannot be declined alone: a few envelopes may exceed the budget
-        and are declined when they are complete.
+        The kind of the request is not known yet, so the request cannot be declined alone. A few envelopes may therefore
+        exceed the budget (by 1/16 of it together), and their requests are declined when the envelopes are complete.
         """
         self._give_back_envelope()
         if not self.has_room_for(size_bytes):

@@ -13,7 +13,7 @@ class StaleDirectoryError(ProtocolError):
 
 
 class HandshakeIncarnations(Protocol):
-    """The incarnations of this node, and those of other nodes that it knows."""
+    """The interface that a handshake requires of the registry of this node's and other nodes' incarnations."""
 
     def offer(self, peer_id: str) -> pb.PeerIncarnations:
         """Return the incarnations of this node to send to a peer, with the newest known ones of that peer.

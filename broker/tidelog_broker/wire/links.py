@@ -58,7 +58,7 @@ Address = tuple[str, int]
 FIRST_WAIT_S: Final = 0.02
 LONGEST_WAIT_S: Final = 1.0
 ATTEMPT_TIMEOUT_S: Final = 3.0
-"""Limit of connecting and the handshake together."""
+"""Maximum time for connecting and the handshake together."""
 FINISH_TIMEOUT_S: Final = 1.0
 _FINAL: Final = frozenset({pb.FORBIDDEN, pb.UNAUTHENTICATED})
 
@@ -345,7 +345,7 @@ class Link(asyncio.BufferedProtocol):
         self._stall_watch: StallWatch | None = None
         self._outbox = Outbox()
         self._left_s = 0.0
-        """When a message was last written at once."""
+        """Time (`perf_counter`) at which a message was last written at once, without the outbox."""
         self._requests = PendingRequests(self._loop, self._late)
         self._close_reason = ""
 
@@ -481,8 +481,8 @@ class Link(asyncio.BufferedProtocol):
         unknown) if no answer arrived.
 
         Raises:
-            ProtocolError: nothing was sent: EPOCH_CHANGING without a connection, OVERLOADED if the queue is full,
-                FRAME_TOO_LARGE.
+            ProtocolError: nothing was sent: EPOCH_CHANGING without a connection, OVERLOADED if too many requests or
+                bytes wait for the node, FRAME_TOO_LARGE.
         """
         if not self._is_open:
             raise unreachable(self.peer_id)
@@ -494,7 +494,8 @@ class Link(asyncio.BufferedProtocol):
         ):
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"the send queue to node {self.peer_id!r} is full; retry",
+                f"too many requests are unanswered by node {self.peer_id!r}, or too many bytes wait to be sent to it; "
+                "retry",
                 retry_after_ms=RETRY_MS,
             )
         envelope.correlation_id = self._requests.last_id + 1

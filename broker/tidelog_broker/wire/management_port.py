@@ -62,6 +62,7 @@ class Management:
     """The management port. `start` opens it, `stop` closes it; both are called on the node's thread.
 
     Args:
+        answers: makes the answers to requests.
         tls: returns the TLS context of each new connection; None disables TLS.
     """
 
@@ -319,7 +320,7 @@ class _Visit(asyncio.Protocol):
             self._serving.want_page(self, answer)
 
     def say(self, answer: bytes) -> None:
-        """Send the answer, and close once it has left."""
+        """Send the answer, and close the connection once it is sent."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(answer)
             self._transport.close()

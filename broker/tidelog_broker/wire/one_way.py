@@ -247,9 +247,9 @@ class _WaitingMessage:
         self.entries = entries
         self.parts = parts
         self.size_bytes = size_bytes
-        """The message's share of the budget."""
+        """Bytes of the message that are counted in the budget."""
         self.is_long = is_long
-        """Whether it is verified on a worker."""
+        """Whether the message is verified on a worker."""
         self.outcomes: _Outcomes | None = None
         """Each entry's batches or error, once they are verified on a worker."""
 
@@ -300,8 +300,9 @@ class Inbox:
         elif not budget.take(size_bytes):
             self._dropped.inc()
             log.warning(
-                "dropping %d bytes of batches from node %r, which sends them again: batches of all nodes arrive faster "
-                "than this node verifies them, and the rest fills peers_in_flight_bytes; its processor is busy",
+                "dropping %d bytes of batches from node %r, which this node requests again later: batches of all nodes "
+                "arrive faster than this node verifies and writes them, and have filled peers_in_flight_bytes; check "
+                "the load of this node's processor and disk",
                 size_bytes,
                 self.node_id,
             )
@@ -334,7 +335,9 @@ class Inbox:
             else:
                 parts = split_attachment(attachment, [entry.length for entry in entries])
         elif attachment_bytes:
-            raise ProtocolError(pb.MALFORMED_FRAME, f"a {kind} has no attachment, got {attachment_bytes} bytes")
+            raise ProtocolError(
+                pb.MALFORMED_FRAME, f"a {kind} must not have an attachment, got one of {attachment_bytes} bytes"
+            )
         self._arriving_bytes = 0
         self._bytes_in.value += attachment_bytes
         is_long = attachment_bytes > VERIFY_ON_LOOP_BYTES and not _are_few(parts, attachment_bytes)

@@ -54,7 +54,7 @@ class Peers:
         """Register an authenticated connection of a node, with the secret that authenticated it.
 
         Raises:
-            ProtocolError: FORBIDDEN: a later start of the node is connected.
+            ProtocolError: FORBIDDEN: a process with a later incarnation of the node is connected.
         """
         node_id, incarnation = challenge.node_id, challenge.incarnation
         old = self._connections.get(node_id)
@@ -62,8 +62,8 @@ class Peers:
             if old.inbox.incarnation > incarnation:
                 raise ProtocolError(
                     pb.FORBIDDEN,
-                    f"a later start of node {node_id!r} is connected; stop this process, or the copy of its data "
-                    "directory",
+                    f"a later start of node {node_id!r} is connected; stop this process, or the other one if that runs "
+                    "on a copy of the data directory",
                 )
             old.inbox.close()  # Messages of the old connection must not be delivered after those of the new one.
             old.cut_off()

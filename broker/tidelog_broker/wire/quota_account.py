@@ -8,8 +8,9 @@ a debt. A debt refuses nothing:
   as the answers require (`Envelope.throttle_ms`) sends nothing meanwhile, so the debt does not delay its other requests
   on that connection.
 - Subscriptions send nothing more, and fetches read nothing, until the bytes that were sent before are paid for.
-- If more request bytes are in progress than allowed, the connection that sent last is not read until there are fewer.
-  This limit holds for every caller (`caller_in_flight_bytes`), so it costs only two additions per request.
+- If the caller's unanswered requests have reached a limit, of bytes or of event-loop time (`WORK_US_MAX`), the
+  connection that sent last is not read until some are answered. These limits hold for every caller
+  (`caller_in_flight_bytes`), so they cost only a few additions per request.
 
 Connections of an account without rate quotas have no meter.
 """
@@ -35,25 +36,25 @@ READ_WAIT_LEAST_S: Final = 1.2
 """A throttle delay up to this is always allowed: a client considers a node dead after 1.5 s of unexpected silence."""
 _READ_LOOK_S: Final = 0.1
 WORK_US_MAX: Final = 1_000_000
-"""While a caller's unanswered requests cost this much event-loop time, nothing more is read from its connections."""
+"""Limit of the event-loop time of a caller's unanswered requests: at the limit its connections are not read."""
 CONNECTIONS_RETRY_MS: Final = 1_000
 
 
 class Client(Waiter, Protocol):
-    """The interface of a connection."""
+    """The interface that an `Account` requires of a client's connection."""
 
     account: Account | None
-    """The account that counts its bytes in flight; None before HELLO and after it is closed."""
+    """The account that counts the connection's bytes in flight; None before HELLO and after the close."""
     meter: Account | None
     """The same account if it has rate quotas; None otherwise."""
     turn: ReadTurn
-    """The read turn of the account, or a turn of its own without one."""
+    """The account's read turn, or the connection's own if it has no account."""
     work_us: int
-    """Event-loop time of its unanswered requests, in microseconds."""
+    """Event-loop time of the connection's unanswered requests, in microseconds."""
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of its received and unanswered requests."""
+        """Bytes of the connection's received and unanswered requests."""
         ...
 
     @property
@@ -72,14 +73,14 @@ class Client(Waiter, Protocol):
 
 
 class Account:
-    """One caller.
+    """The resource use of one caller, and the limits that apply to it.
 
     Args:
-        name: `ann`, or `address:10.0.0.1/32`.
+        name: the caller: a principal such as `ann`, or an address such as `address:10.0.0.1/32`.
         limits_of: returns the caller's current quotas.
         now_s: a monotonic clock, in seconds.
         in_flight_bytes: limit of bytes in progress if no quota sets it.
-        count: called with the seconds that something was throttled.
+        count: called with the seconds for which a connection or a fetch was throttled.
     """
 
     def __init__(
@@ -101,15 +102,15 @@ class Account:
         self.work_us = 0
         """Event-loop time of those requests, in microseconds."""
         self.holds = False
-        """Whether any of its connections is waiting to be read."""
+        """Whether any of the caller's connections is paused and waits to be read."""
         self.throttled_s = 0.0
-        """Total time that its connections and fetches were throttled."""
+        """Total time in seconds for which the caller's connections and fetches were throttled."""
         self.turn = ReadTurn()
         """The turn of all its connections together; see `read_turns`."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
         self.users = 0
-        """The caller's requests and subscriptions over connections of gateways."""
+        """Number of the caller's requests and subscriptions over connections of gateways."""
         self._refused_until_s = 0.0
         self._limits_of = limits_of
         self._now_s = now_s
@@ -159,13 +160,16 @@ class Account:
 
     @property
     def waiting(self) -> int:
-        """Number of its waiting connections."""
+        """Number of the caller's connections that wait to be read or to be sent data."""
         return len(self._incoming) + len(self._outgoing)
 
     # --- connections -------------------------------------------------------------------------------------
 
     def join(self, client: Client, *, meters: bool) -> None:
-        """Add a connection; if it `meters`, the account counts its requests.
+        """Add a connection.
+
+        Args:
+            meters: whether the account counts the connection's requests; otherwise it counts only the connection.
 
         Raises:
             ProtocolError: QUOTA_EXCEEDED, the connection limit is reached.
@@ -202,7 +206,7 @@ class Account:
     # --- incoming requests -------------------------------------------------------------------------------
 
     def came(self, client: Client, size_bytes: int) -> None:
-        """Count a request."""
+        """Count a received request; hold its connection if the caller was in debt before."""
         now_s = self._now_s()
         is_early = self._early_s(size_bytes, now_s) > 0
         self._take(size_bytes, now_s)
@@ -225,7 +229,7 @@ class Account:
         self.holds = True
 
     def filled_up(self, client: Client, size_bytes: int) -> None:
-        """Hold a connection whose request exceeds the in-flight limit.
+        """Hold a connection whose request reaches or exceeds the in-flight limit.
 
         Without an explicit quota, a connection with nothing else in flight is not held: programs at one address may be
         independent of each other.
@@ -235,7 +239,7 @@ class Account:
 
     @property
     def is_working(self) -> bool:
-        """Whether the event-loop time of its unanswered requests has reached the limit."""
+        """Whether the event-loop time of the caller's unanswered requests has reached `WORK_US_MAX`."""
         return self.work_us >= WORK_US_MAX
 
     def ended_work(self, work_us: int) -> None:
@@ -245,7 +249,7 @@ class Account:
             self.made_room()
 
     def made_room(self) -> None:
-        """Resume one paused connection, because a request of this caller was answered."""
+        """Resume one paused connection, because a request of this caller was answered or a connection was closed."""
         self.holds = len(self._incoming) > 0
         if self.holds and not self._is_full():
             self._incoming.look()
@@ -289,12 +293,12 @@ class Account:
         return early_s
 
     def begin(self, size_bytes: int) -> None:
-        """Count a request that begins."""
+        """Count a request of a gateway's caller that begins."""
         self.users += 1
         self.in_flight_bytes += size_bytes
 
     def end(self, size_bytes: int) -> None:
-        """Release an answered request."""
+        """Release an answered request of a gateway's caller."""
         self.users -= 1
         self.in_flight_bytes -= size_bytes
         if self.holds and size_bytes:

@@ -20,15 +20,16 @@ from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError
 
 IDLE_MAX: Final = 4_096
-"""Limit of accounts without connections that have a debt; beyond it the oldest are forgotten."""
+"""Maximum number of accounts that have a debt but no connections; beyond it, those idle for longest are forgotten."""
 
 COUNTED_MAX: Final = 100
-"""Limit of callers with a metric of their own, in order of their first wait; the others share one."""
+"""Maximum number of callers with a metric of their own: the first that were throttled; the others share one."""
 OTHERS: Final = "(others)"
 SHARED_MAX: Final = 4_096
-"""Limit of gateway callers that are remembered between requests, in addition to those with requests in progress."""
+"""Maximum number of gateway callers that are remembered between requests, in addition to those with requests in
+progress."""
 LOOKED_AT: Final = 4
-"""Number of remembered accounts that are checked for removal whenever one is added, oldest first."""
+"""Number of remembered accounts that are checked for removal whenever one is added, the least recently used first."""
 
 _Key = tuple[str, str]
 
@@ -58,7 +59,7 @@ class Accounts:
         self._by_key: dict[_Key, Account] = {}
         self._of_client: dict[Client, list[_Key]] = {}
         self._idle: dict[_Key, None] = {}
-        """Accounts without connections that were used recently."""
+        """Accounts without connections that had a debt when last checked, idle for longest first."""
         self._gateway_accounts: dict[_Key, None] = {}
         """Accounts of gateway callers, the most recently used at the end."""
         self._roles: dict[str, set[str]] = {}

@@ -1,5 +1,7 @@
 """Fair reading from client connections: callers that send much are read in turns, other callers at once.
 
+A caller is the principal of a connection, or its client address if clients are not authenticated.
+
 uvloop reads everything that the kernel has received for a connection in one go, up to 32 buffers, before the next
 socket; a buffer is as large as the batch that is arriving. Without turns, a caller that sends faster than the node
 works has tens of megabytes read from each of its connections in each iteration of the event loop, and a publish of one
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 TURN_BYTES: Final = 512 * 1024
 """Size of a turn. A single larger frame is read as a whole."""
 REQUEST_BYTES: Final = 8 * 1024
-"""Bytes that each request counts in addition to its size, since small requests have a cost too."""
+"""Bytes that each request is charged in addition to its size, since small requests have a cost too."""
 ENVELOPE_WEIGHT: Final = 32
 """Factor for the bytes of an envelope, which cost much more time than those of an attachment.
 
@@ -36,7 +38,7 @@ requests."""
 
 
 class TurnTaker(Protocol):
-    """The interface of a connection."""
+    """The interface that `ReadTurns` requires of a connection."""
 
     @property
     def is_open(self) -> bool:
@@ -44,10 +46,10 @@ class TurnTaker(Protocol):
         ...
 
     def take_turn(self) -> None:
-        """Resume reading."""
+        """Resume reading in the caller's new turn."""
 
     def cut_off(self) -> None:
-        """Close the connection: its turn has failed, and its stream is in an unknown state."""
+        """Close the connection: `take_turn` has raised an exception, so the position in its stream is unknown."""
 
 
 class ReadTurn:
@@ -58,7 +60,7 @@ class ReadTurn:
     def __init__(self) -> None:
         self.taken_bytes = 0
         self.waiting: deque[TurnTaker] = deque()
-        """Connections in order; they only wait while the turn is over."""
+        """Connections in the order in which they began to wait; they only wait while the turn is over."""
 
     @property
     def is_over(self) -> bool:
@@ -114,7 +116,7 @@ class ReadTurns:
         self._over: dict[ReadTurn, None] = {}
 
     def took(self, turn: ReadTurn, size_bytes: int) -> None:
-        """Count weighted bytes in a turn."""
+        """Charge weighted bytes to a turn; if that exhausts it, schedule the caller's next turn."""
         turn.taken_bytes += size_bytes
         if turn.is_over and turn not in self._over:
             if not self._over:
@@ -140,5 +142,5 @@ def _have_turn(sender: TurnTaker) -> None:
     try:
         sender.take_turn()
     except Exception:  # A failing connection must not block the others.
-        log.exception("closing a connection whose turn to be read failed")
+        log.exception("closing a client connection, because processing its received data raised an error")
         sender.cut_off()

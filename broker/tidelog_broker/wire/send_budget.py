@@ -2,17 +2,18 @@
 
 Unread batches and answers occupy the node's memory. So data for a client is checked against two limits, before it is
 read from the log and again before it is sent: the connection's own (`connection_bytes_max`), and a fraction (1/`SHARE`)
-of what remains of three quarters of the node's budget. So a few slow clients may have many unsent bytes each, and many
-have fewer. The last quarter is a reserve for later clients: each may have 1/`LEAST` of the budget, so that a client
-that reads is served in spite of hundreds that do not. A larger batch waits until it fits the budget as a whole. Small
-answers without batches are always sent; the requests of a client that does not read are limited by its connection.
+of what remains of three quarters of the node's budget. So a few slow clients may have many unsent bytes each, but each
+of many slow clients only few. The last quarter is a reserve for later clients: each may have 1/`LEAST` of the budget,
+so that a client that reads is served in spite of hundreds that do not. A larger batch waits until it fits the budget as
+a whole. Small answers without batches are always sent; the requests of a client that does not read are limited by its
+connection.
 
 asyncio reports a full buffer, but not in each of its releases and not below the high-water mark. So the size of the
 transport's buffer is read after each write (a partly sent write stays in memory as a whole, and counts as a whole), and
 while anything waits all connections are checked every `TICK_S`. A client that reads nothing for `stall_ms` while
-something waits for it is closed, whatever it sends meanwhile. If a client without unsent bytes exceeds the budget,
-clients that have read nothing for `OVER_BUDGET_STALL_S` are closed at once, largest first, until half of the budget is
-free.
+something waits for it is closed, whatever it sends meanwhile. If data for a client without unsent bytes does not fit
+the budget, clients that have read nothing for `OVER_BUDGET_STALL_S` are closed at once, those with the most unsent
+bytes first, until half of the budget is free.
 
 Other nodes have their own limits and are not counted; the stall limit applies to them too.
 """
@@ -32,26 +33,27 @@ SHARE: Final = 8
 LEAST: Final = 4096
 TICK_S: Final = 0.02
 PROMPT_S: Final = 1.0
-"""A client whose unsent data is older is sent copies, because it would otherwise keep mapped log files open."""
+"""Age of the oldest unsent write above which a client is sent copies of log data: unsent data without a copy keeps the
+mapped log files open."""
 OVER_BUDGET_STALL_S: Final = 2.0
 _ONE_GO_S: Final = 0.002
 
 
 class Sink(Protocol):
-    """The interface of a connection."""
+    """The interface that a `SendBacklog` requires of a connection."""
 
     def unsent(self) -> int:
         """Return the size of the transport's buffer in bytes; 0 when the connection is lost."""
         ...
 
     def changed(self) -> None:
-        """Handle a change of the unsent bytes."""
+        """Handle a change of the number of unsent bytes."""
 
     def has_room_again(self) -> None:
-        """Resume sending: the node's unsent replies are below the limit."""
+        """Resume sending: the unsent bytes are below the limits again."""
 
     def close_stalled(self, stalled_s: float) -> None:
-        """Close the connection: nothing was read for this long."""
+        """Close the connection, whose client has read nothing for this long."""
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class SendBacklog:
         self._outgoing = outgoing
         self._sink = sink
         self.is_node = False
-        """Whether it is a connection of another node, which is not counted."""
+        """Whether the connection is another node's, whose unsent bytes are not counted in the budget."""
         self.unsent_bytes = 0
         """Size of the transport's buffer when last read."""
         self.held_bytes = 0
@@ -93,22 +95,22 @@ class SendBacklog:
         self.reserved_bytes = 0
         """Bytes reserved for data that is being read."""
         self.wanted_bytes = 0
-        """Size of data that did not fit; nothing else is read before it fits."""
+        """Size of data that did not fit the limits; no other data is read for the connection before it fits."""
         self.written_bytes = 0
         self._taken_bytes = 0
         self._since_s = 0.0
-        """Since when nothing was sent although something is unsent."""
+        """Loop time since which nothing was sent although bytes are unsent."""
 
     # --- before sending --------------------------------------------------------------------------------
 
     @property
     def room_bytes(self) -> int:
-        """Return the number of bytes that may be read now and sent on this connection; none if it is not positive."""
+        """Number of bytes that may be read now to be sent on this connection; none if it is not positive."""
         return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
 
     @property
     def is_prompt(self) -> bool:
-        """Return whether the connection's oldest unsent write is recent."""
+        """Whether the connection's oldest unsent write is younger than `PROMPT_S`."""
         return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
@@ -208,7 +210,7 @@ class SendBacklog:
     # --- called by the budget ---------------------------------------------------------------------------
 
     def stalled_s(self, now_s: float) -> float:
-        """Return for how long nothing was sent although something is unsent."""
+        """Return for how many seconds nothing was sent although bytes are unsent."""
         taken_bytes = self.written_bytes - self.unsent_bytes
         if taken_bytes != self._taken_bytes or not self.unsent_bytes:
             self._taken_bytes, self._since_s = taken_bytes, now_s
@@ -292,7 +294,7 @@ class SendBudget(ByteBudget):
             self._watch()
 
     def _close_stalled(self, now_s: float) -> None:
-        """Close stalled connections if a client without unsent bytes exceeds the budget."""
+        """Close stalled connections if data for a client without unsent bytes does not fit the budget."""
         if not any(not one.unsent_bytes and not one.has_room() for one in list(self._waiting)):
             return
         stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= OVER_BUDGET_STALL_S]

@@ -33,7 +33,7 @@ class Progress(NamedTuple):
 
 
 class Options(Protocol):
-    """The interface of a socket."""
+    """The interface that `progress_of` requires of a socket."""
 
     def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
         """Return an option's bytes."""

@@ -1,9 +1,9 @@
-"""A queue of one caller's connections that wait until its debt is paid: they continue one by one, in order.
+"""A queue of one account's connections that are paused by a quota or limit; they continue one by one, in order.
 
-A connection that continues may create the next debt, so the next connection follows a moment later, and only when the
-debt is zero. Waiting connections are not read, so a close by the client is detected through the kernel's TCP state.
-(The kernel reports the end of the stream only after the data before it: while that does not fit the socket's buffer, a
-closed connection cannot be distinguished from a waiting one.)
+A connection that continues may exceed the limit again, so the next connection follows `NEXT_S` later, and only if the
+account is then within its limits. Waiting connections are not read, so a close by the client is detected through the
+kernel's TCP state. (The kernel reports the end of the stream only after the data before it: while that does not fit the
+socket's buffer, a closed connection cannot be distinguished from a waiting one.)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 NEXT_S: Final = 0.002
+"""Minimum time between a connection that continues and the next one."""
 STILL_THERE_S: Final = 1.0
 """Interval at which waiting connections are checked for a close by the client."""
 NEVER: Final = math.inf
@@ -21,7 +22,7 @@ NEVER: Final = math.inf
 
 
 class Waiter(Protocol):
-    """The interface of a connection."""
+    """The interface that a `ThrottleQueue` requires of a connection that waits in it."""
 
     def end_if_gone(self) -> None:
         """Close if the client has closed its side; reading would not detect that, because reading is paused."""
@@ -34,8 +35,9 @@ class ThrottleQueue(Generic[C]):
     """A queue of throttled connections. Belongs to one event loop; has a timer while any connection waits.
 
     Args:
-        wait_s: returns the remaining wait in seconds; 0: none; infinity: until `look`.
-        passes: called with the connection that may continue, and the seconds that it has waited.
+        wait_s: returns the seconds until the next connection may continue; 0: it may now; `NEVER`: not before `look`
+            is called.
+        passes: called with the connection that may continue, and the seconds for which it has waited.
     """
 
     def __init__(self, wait_s: Callable[[], float], passes: Callable[[C, float], None]) -> None:

@@ -1,4 +1,4 @@
-/** Bytes and text: base64 and the length of UTF-8, without anything that only node or only browsers have. */
+/** Bytes and text: base64 and the length of UTF-8, by functions that node and browsers both have. */
 
 const CHUNK_BYTES = 0x8000;
 
@@ -19,7 +19,7 @@ export function toBase64(bytes) {
   return btoa(text);
 }
 
-/** Return the bytes that base64 stands for. */
+/** Return the bytes that a base64 text encodes. */
 export function fromBase64(text) {
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
@@ -27,13 +27,13 @@ export function fromBase64(text) {
   return bytes;
 }
 
-/** Return how many bytes base64 stands for. */
+/** Return the number of bytes that a base64 text encodes. */
 export function base64Length(text) {
   const padding = text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0;
   return (text.length / 4) * 3 - padding;
 }
 
-/** Return how many bytes a text has in UTF-8. */
+/** Return the number of bytes of a text in UTF-8. */
 export function utf8Length(text) {
   let length = text.length;
   for (let at = 0; at < text.length; at += 1) {

@@ -10,7 +10,7 @@ import { Subscription } from "./subscription.js";
 
 const CLIENT_OPTIONS = ["url", "apiKey", "token", "user", "password", "fetch", "WebSocket", "timeoutMs", "retries", "backoff"];
 
-/** A client of one gateway. It holds no connection; subscriptions have their own. */
+/** A client of one gateway. It keeps no connection open; each subscription opens one of its own. */
 export class TidelogClient {
   #http;
   #transport;
@@ -18,7 +18,7 @@ export class TidelogClient {
   /** @param {object} [options] see `ClientOptions` in `index.d.ts` */
   constructor(options = {}) {
     const unknown = Object.keys(options).find((name) => !CLIENT_OPTIONS.includes(name));
-    if (unknown) throw invalidOption(`unknown option ${unknown}; there are ${CLIENT_OPTIONS.join(", ")}`);
+    if (unknown) throw invalidOption(`unknown option ${unknown}; the options are ${CLIENT_OPTIONS.join(", ")}`);
     const { timeoutMs = 35_000, retries = 3, backoff } = options;
     const base = baseUrl(options.url);
     const credentials = new Credentials(options);
@@ -43,7 +43,7 @@ export class TidelogClient {
     const published = await this.#publish(topic, rows, options);
     const failed = published.results.filter((result) => result.error);
     if (failed.length) {
-      const shown = `${failed.length} of ${rows.length} records were not stored, or it is not known: ${failed[0].error.message}`;
+      const shown = `${failed.length} of ${rows.length} records were not stored, or their outcome is unknown: ${failed[0].error.message}`;
       throw new PartialPublishError(shown, published.results);
     }
     return published;
@@ -70,7 +70,7 @@ export class TidelogClient {
       offset, from, tag, timestamp: timeOf(timestamp), max_records: maxRecords, max_bytes: maxBytes, wait_ms: waitMs, ...keyOf(key),
     };
     const path = ["v1", "topics", topic, "partitions", partition, "records"];
-    // Of what a record holds only offset and time are numbers, and those are checked.
+    // The only numbers of a record are its offset and its timestamp, and `TidelogRecord` refuses those that lost digits.
     const answer = await this.#http.request("GET", path, { ...rest, query, waitMs: waitMs ?? 0, parse: JSON.parse });
     return {
       records: answer.records.map((row) => new TidelogRecord(topic, partition, row)),
@@ -90,7 +90,7 @@ export class TidelogClient {
     }
   }
 
-  /** Return the newest record with a key; undefined when there is none. */
+  /** Return the newest record with a key; undefined if no record has the key. */
   async newest(topic, key, { partition, ...options } = {}) {
     const { key: text, key_encoding } = keyOf(key);
     try {
@@ -103,24 +103,24 @@ export class TidelogClient {
     }
   }
 
-  /** Return the bounds of a topic's partitions, or where a time begins in them. */
+  /** Return the log bounds of a topic's partitions; with `timestamp` also the offset of the first record at or after it. */
   async offsets(topic, { timestamp, ...options } = {}) {
     const answer = await this.#http.request("GET", ["v1", "topics", topic, "offsets"], { ...options, query: { timestamp: timeOf(timestamp) } });
     return answer.offsets;
   }
 
-  /** Subscribe to a topic over WebSocket; iterate over what is returned. */
+  /** Subscribe to a topic over WebSocket; the returned subscription is an async iterable of records. */
   subscribe(topic, options = {}) {
     return new Subscription(this.#transport, topic, options);
   }
 
-  /** Read a topic as server-sent events over `fetch`; iterate over what is returned. */
+  /** Read a topic as server-sent events over `fetch`; the returned stream is an async iterable of records. */
   stream(topic, options = {}) {
     return new RecordStream(this.#http, topic, options);
   }
 }
 
-/** `/v1/topics`. Documents have the names of `/openapi.json`. */
+/** Topics: the routes `/v1/topics`. Documents have the members that `/openapi.json` describes. */
 class Topics {
   #http;
 
@@ -148,7 +148,7 @@ class Topics {
     return this.#http.request("POST", ["v1", "topics"], { ...options, body: stringifyJson({ name: topic, ...settings }) });
   }
 
-  /** Change settings of a topic, and return it; what is left out stays. */
+  /** Change settings of a topic, and return the topic; settings that are left out do not change. */
   alter(topic, settings, options = {}) {
     const body = stringifyJson(settings);
     return this.#http.request("PATCH", ["v1", "topics", topic], { ...options, body, isRepeatable: true });
@@ -159,7 +159,7 @@ class Topics {
     return this.#http.request("DELETE", ["v1", "topics", topic], options);
   }
 
-  /** Delete a partition's records before an offset or a time, and return where it begins now. */
+  /** Delete a partition's records before an offset or a time, and return the new log start offset. */
   deleteRecords(topic, partition, { beforeOffset, beforeTimestamp, ...options } = {}) {
     const query = { before_offset: beforeOffset, before_timestamp: timeOf(beforeTimestamp) };
     const path = ["v1", "topics", topic, "partitions", partition, "records"];
@@ -167,7 +167,7 @@ class Topics {
   }
 }
 
-/** `/v1/groups`. Documents have the names of `/openapi.json`. */
+/** Consumer groups: the routes `/v1/groups`. Documents have the members that `/openapi.json` describes. */
 class Groups {
   #http;
 
@@ -190,28 +190,28 @@ class Groups {
     return this.#http.request("GET", ["v1", "groups", group], options);
   }
 
-  /** Delete a group without members, with its positions. */
+  /** Delete a group without members, with its committed offsets. */
   delete(group, options) {
     return this.#http.request("DELETE", ["v1", "groups", group], options);
   }
 
-  /** Return the positions that a group has committed. */
+  /** Return the committed offsets of a group. */
   async offsets(group, { topic, ...options } = {}) {
     return (await this.#http.request("GET", ["v1", "groups", group, "offsets"], { ...options, query: { topic } })).offsets;
   }
 
-  /** Return how far behind a group is: `lag` in all, and `partitions`. */
+  /** Return the lag of a group: the sum `lag`, and the list `partitions`. */
   lag(group, { topic, ...options } = {}) {
     return this.#http.request("GET", ["v1", "groups", group, "lag"], { ...options, query: { topic } });
   }
 
-  /** Commit positions, such as `[{topic, partition, next_offset}]`, and return those that hold now. */
+  /** Commit offsets, such as `[{topic, partition, next_offset}]`, and return the offsets that are committed now. */
   async commit(group, offsets, options = {}) {
     const request = { ...options, body: stringifyJson({ offsets }), isRepeatable: true };
     return (await this.#http.request("PUT", ["v1", "groups", group, "offsets"], request)).offsets;
   }
 
-  /** Move a group without members: `{to: "earliest"}`, `{offset}` or `{timestamp}`; with `dry_run` only say where to. */
+  /** Set the offsets of a group without members, to `{to: "earliest"}`, `{offset}` or `{timestamp}`; with `dry_run` only compute them. */
   reset(group, { timestamp, ...target }, options = {}) {
     const body = stringifyJson({ ...target, timestamp: timeOf(timestamp) });
     return this.#http.request("POST", ["v1", "groups", group, "offsets:reset"], { ...options, body });
@@ -232,7 +232,7 @@ function resultOf({ partition, offset, error }) {
   return { partition, ...(offset === undefined ? { isDuplicate: true } : { offset: checkedInteger(offset, "offset"), isDuplicate: false }) };
 }
 
-/** A publish whose answer was lost may have been stored: say so in the error. */
+/** Replace the error of a lost answer by an `OutcomeUnknownError`, because the records may have been stored. */
 function unknownOutcome(error) {
   if (!(error instanceof ConnectionError || error instanceof TimeoutError) || error.definite) return error;
   const message = `${error.message}; the records may have been stored, and publishing them again may store them twice`;

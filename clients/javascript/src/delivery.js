@@ -1,4 +1,4 @@
-/** What a subscription has received and not consumed, and how far it has come; no I/O. */
+/** The received batches that a program has not consumed yet, and the positions of a subscription; without I/O. */
 
 import { ProtocolError } from "./errors.js";
 import { checkedInteger, payloadBytes, TidelogRecord } from "./records.js";
@@ -13,12 +13,12 @@ export class Batch {
   }
 }
 
-/** A batch in the queue, or how far a subscription has come where nothing is left to deliver. */
+/** A batch in the queue, or positions to which a subscription has advanced without records to deliver. */
 class Item {
   /**
    * @param {Batch | undefined} batch
-   * @param {number[]} sizes of the records, in bytes; the credit of the first `released` is free again
-   * @param {string | undefined} token
+   * @param {number[]} sizes sizes of the records in bytes; the credit of the first `released` records is free again
+   * @param {string | undefined} token the resume token after the item
    */
   constructor(batch, sizes, token) {
     this.batch = batch;
@@ -27,16 +27,17 @@ class Item {
     this.released = 0;
     this.isDropped = false;
     this.positions = batch ? new Map([[batch.partition, batch.nextOffset]]) : new Map();
-    this.uncovered = new Map(token === undefined ? this.positions : []); // positions that came after the token
+    this.uncovered = new Map(token === undefined ? this.positions : []); // positions that the token does not include
   }
 }
 
 /**
  * The bounded queue between the connection and the program.
  *
- * The gateway never sends more than it has credit for, so credit is the bound: what is here and not released, and the
- * credit at the gateway, are together at most the window. `received` is where a lost connection is resumed, as what is in
- * the queue is kept; `state` is where the program has come, for a subscription that is made anew.
+ * The gateway never sends more records than it has credit for, which bounds the queue: the records that are queued and
+ * not released, and the credit at the gateway, are together at most the window. After a lost connection the subscription
+ * continues at the positions of `received`, because the queue is kept. `state` has the positions that the program has
+ * processed, with which a new subscription continues.
  */
 export class Inbox {
   #queue = [];
@@ -50,7 +51,7 @@ export class Inbox {
    * @param {string} topic
    * @param {{records: number, bytes: number}} window
    * @param {{resumeToken?: string, resume?: Record<string, number>}} start
-   * @param {boolean} isMember of a group: then the group keeps positions, and nothing is resumed
+   * @param {boolean} isMember whether it is a member of a group: the group stores the positions, so nothing is resumed
    */
   constructor(topic, window, start, isMember) {
     this.topic = topic;
@@ -63,14 +64,14 @@ export class Inbox {
     this.processedState = { token: start.resumeToken, resume: new Map(this.receivedState.resume) };
   }
 
-  /** Note the answer to `sub`. A resumed subscription has to go on exactly where the last connection ended. */
+  /** Process the answer to `sub`. A resumed subscription must continue exactly where the last connection ended. */
   opened({ offsets, resume_token: token }) {
     for (const [number, offset] of Object.entries(offsets)) {
       const partition = Number(number);
       const before = this.received.get(partition);
       checkedInteger(offset, "offset");
       if (before !== undefined && before !== offset) {
-        throw unexpected(`partition ${partition} goes on at ${offset}, and ${before} was asked for`);
+        throw unexpected(`partition ${partition} continues at offset ${offset}, but ${before} was requested`);
       }
       this.received.set(partition, offset);
     }
@@ -79,19 +80,19 @@ export class Inbox {
     this.isOpened = true;
   }
 
-  /** Return the members of `sub` that say where to begin. */
+  /** Return the members of `sub` with the start position. */
   get start() {
     return this.isMember ? {} : membersOf(this.receivedState);
   }
 
-  /** Return where the program has come. */
+  /** Return the positions up to which the program has processed records. */
   get state() {
     if (this.isMember) return {};
     const { resume_token: resumeToken, resume } = membersOf(this.processedState);
     return { ...(resumeToken === undefined ? {} : { resumeToken }), ...(resume ? { resume } : {}) };
   }
 
-  /** Return the credit of a new connection: the window, less what is still in the queue. */
+  /** Return the credit of a new connection: the window without the records that are still in the queue. */
   initialCredit() {
     this.#freedRecords = this.#freedBytes = 0;
     return {
@@ -100,7 +101,7 @@ export class Inbox {
     };
   }
 
-  /** Return credit that is to be given now, or undefined: it is given in parts, and when the queue runs empty. */
+  /** Return the freed credit to grant now; undefined until a quarter of the window is free, or the queue is empty. */
   takeFreed() {
     const { records, bytes } = this.window;
     const isDue = this.#freedRecords * 4 >= records || this.#freedBytes * 4 >= bytes || this.#heldRecords === 0;
@@ -110,16 +111,16 @@ export class Inbox {
     return freed;
   }
 
-  /** Take a batch message. */
+  /** Add a batch message to the queue. */
   add(message) {
     const { partition, records, next_offset: nextOffset, resume_token: token } = message;
     checkedInteger(partition, "partition");
     checkedInteger(nextOffset, "next_offset");
-    if (!Array.isArray(records)) throw unexpected("a batch has no records");
+    if (!Array.isArray(records)) throw unexpected("a batch message has no list of records");
     let expected = this.received.get(partition) ?? 0;
     const batch = new Batch(this.topic, message);
     for (const { offset } of batch.records) {
-      if (offset < expected) throw unexpected(`offset ${offset} of partition ${partition} came where ${expected} was due`);
+      if (offset < expected) throw unexpected(`partition ${partition}: offset ${offset} arrived, but ${expected} or a later one was expected`);
       expected = offset + 1;
     }
     if (nextOffset < expected) throw unexpected(`next_offset ${nextOffset} of partition ${partition} is before ${expected}`);
@@ -129,12 +130,12 @@ export class Inbox {
     else this.#addBatch(batch, records.map(payloadBytes), token);
   }
 
-  /** Note that the gateway leaves records out, as the subscription asked it to where it lags. */
+  /** Process a gap: the gateway has skipped records, because the subscription lags and was opened with `onLag: "skip"`. */
   gap({ partition, from_offset: fromOffset, next_offset: nextOffset, resume_token: token }) {
     const expected = this.received.get(checkedInteger(partition, "partition")) ?? 0;
     checkedInteger(nextOffset, "next_offset");
     if (fromOffset !== expected || nextOffset <= fromOffset) {
-      throw unexpected(`a gap of partition ${partition} from ${fromOffset} to ${nextOffset} came where ${expected} was due`);
+      throw unexpected(`partition ${partition}: a gap from ${fromOffset} to ${nextOffset} arrived, but one from ${expected} was expected`);
     }
     this.received.set(partition, nextOffset);
     advance(this.receivedState, new Map([[partition, nextOffset]]), token);
@@ -163,12 +164,12 @@ export class Inbox {
     }
   }
 
-  /** Whether there is something to take. */
+  /** Whether the queue is empty. */
   get isEmpty() {
     return this.#queue.length === 0;
   }
 
-  /** Return the next batch; undefined when there is none. Positions without records in front of it are noted. */
+  /** Return the next item with a batch; undefined if there is none. Positions without records before it count as processed. */
   take() {
     while (this.#queue.length) {
       this.#current = this.#queue.shift();
@@ -178,9 +179,9 @@ export class Inbox {
     return undefined;
   }
 
-  /** Note that a record was processed, and what is before it in its partition. */
+  /** Count all records of a partition before `nextOffset` as processed. */
   processedTo(partition, nextOffset) {
-    if (this.isMember && !this.received.has(partition)) return; // the group gave it to another member
+    if (this.isMember && !this.received.has(partition)) return; // the group has assigned it to another member
     if ((this.processed.get(partition) ?? 0) >= nextOffset) return;
     this.processed.set(partition, nextOffset);
     this.processedState.resume.set(String(partition), nextOffset);
@@ -198,7 +199,7 @@ export class Inbox {
     }
   }
 
-  /** Note that an item was processed whole. */
+  /** Count a whole item as processed. */
   finish(item) {
     this.release(item, item.sizes.length);
     if (item.isDropped) return;
@@ -207,12 +208,12 @@ export class Inbox {
     for (const [partition, nextOffset] of item.uncovered) this.processedState.resume.set(String(partition), nextOffset);
   }
 
-  /** Note which partitions a member gets. */
+  /** Store the start offsets of the partitions that a member is assigned. */
   assigned(offsets) {
     for (const [number, offset] of Object.entries(offsets)) this.received.set(Number(number), checkedInteger(offset, "offset"));
   }
 
-  /** Drop what is queued of partitions that a member gives up; all of them if none are named. */
+  /** Drop the queued records of partitions that were revoked from a member; by default of all its partitions. */
   drop(partitions = [...this.received.keys()]) {
     for (const item of [this.#current, ...this.#queue]) {
       if (!item?.batch || item.isDropped || !partitions.includes(item.batch.partition)) continue;
@@ -223,7 +224,7 @@ export class Inbox {
     for (const partition of partitions) this.received.delete(partition);
   }
 
-  /** Forget what a member has processed of partitions that are another's. */
+  /** Forget the processed positions of partitions that a member no longer has. */
   forget(partitions) {
     for (const partition of partitions) {
       if (!this.received.has(partition)) this.processed.delete(partition);

@@ -1,8 +1,8 @@
 /**
- * Errors of the client: one class a kind, each with the gateway's `code` and what a retry may do.
+ * Errors of the client: a class for each kind. An error has the gateway's `code`, and whether a retry may help or do harm.
  *
- * The gateway answers with problem documents (RFC 9457); `errorOf` turns one into an error. What the client itself finds
- * (no connection, no answer in time, an answer that is not the gateway's) has codes of its own.
+ * The gateway answers with problem documents (RFC 9457); `errorOf` turns one into an error. Errors that the client itself
+ * detects (no connection, no answer in time, an answer that is not the gateway's) have codes of their own.
  */
 
 /** The base of all errors of this client. */
@@ -64,13 +64,13 @@ export class ConnectionError extends TidelogError {}
 /** No answer came within `timeoutMs`. */
 export class TimeoutError extends TidelogError {}
 
-/** What answered does not speak the gateway's protocol. */
+/** The answer does not follow the gateway's protocol: another server or a proxy answered, or the versions do not match. */
 export class ProtocolError extends TidelogError {}
 
 /** A number has more digits than a JavaScript number keeps. */
 export class InexactNumberError extends TidelogError {}
 
-/** Some records of a publish were not stored; `results` has one entry a record. */
+/** Some records of a publish were not stored; `results` has one entry for each record. */
 export class PartialPublishError extends TidelogError {
   constructor(message, results) {
     const failed = results.filter((result) => result.error !== undefined).map((result) => result.error);
@@ -99,7 +99,7 @@ const CLASS_BY_STATUS = {
  * Return the error of a problem document or of the shorter one in a message or a record's result.
  *
  * @param {object} problem with `code`, `status`, `detail` and `retryable`
- * @param {{requestId?: string, retryAfterMs?: number}} [about] what the answer's headers say
+ * @param {{requestId?: string, retryAfterMs?: number}} [about] values of the answer's headers
  */
 export function errorOf(problem, about = {}) {
   const { code, status, detail } = problem;
@@ -109,7 +109,7 @@ export function errorOf(problem, about = {}) {
     code: typeof code === "string" ? code : "error",
     status,
     retryable: problem.retryable === true,
-    // 504 says that the outcome is not known; 500 is a failure at any point of the request.
+    // 504 means that the outcome is unknown; 500 is a failure at any point of the request, also after it took effect.
     definite: status !== 504 && status !== 500,
     requestId: about.requestId ?? problem.request_id,
     retryAfterMs: about.retryAfterMs,
@@ -117,7 +117,7 @@ export function errorOf(problem, about = {}) {
   });
 }
 
-/** Return the error for an argument or an option that the client does not take. */
+/** Return the error for an argument or an option that the client does not accept. */
 export function invalidOption(message, cause) {
   return new InvalidRequestError(message, { code: "invalid_option", cause });
 }

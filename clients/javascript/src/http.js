@@ -25,12 +25,12 @@ export class Credentials {
     this.#password = password;
   }
 
-  /** Whether a new token is asked for with each connection, so that a refused one may be followed by a good one. */
+  /** Whether the client requests a new token for each connection, so that reconnecting after a refused token may succeed. */
   get areRenewed() {
     return typeof this.#token === "function";
   }
 
-  /** Return what goes into the message `auth` of a WebSocket; undefined without credentials. */
+  /** Return the members of a WebSocket's message `auth`; undefined without credentials. */
   async message() {
     if (this.#user !== undefined) return { user: this.#user, password: this.#password };
     const token = typeof this.#token === "function" ? await this.#token() : this.#token;
@@ -90,10 +90,10 @@ export class HttpTransport {
    * @param {string} method
    * @param {(string | number)[]} path parts, which are percent-encoded
    * @param {object} [options]
-   * @param {object} [options.query] undefined ones are left out
+   * @param {object} [options.query] parameters; undefined ones are left out
    * @param {string} [options.body] JSON text
-   * @param {boolean} [options.isRepeatable] whether doing it twice does no more than once
-   * @param {number} [options.waitMs] how long the gateway may take by request, in addition to the timeout
+   * @param {boolean} [options.isRepeatable] whether the request is idempotent
+   * @param {number} [options.waitMs] how long the request asks the gateway to wait for records; added to the timeout
    * @param {(text: string) => any} [options.parse]
    */
   async request(method, path, options = {}) {
@@ -104,7 +104,7 @@ export class HttpTransport {
         return await this.#once(method, path, options);
       } catch (error) {
         const mayRepeat = error instanceof TidelogError && error.retryable && (isRepeatable || error.definite);
-        // What the server asks for is never cut short; a caller is not kept for longer than the longest delay.
+        // `Retry-After` is never shortened: if it is longer than the longest back-off delay, the call fails instead.
         if (left <= 0 || !mayRepeat || error.retryAfterMs > backoff.maxMs) throw error;
         await sleep(backoff.next(error.retryAfterMs), signal);
       }
@@ -120,14 +120,14 @@ export class HttpTransport {
   }
 
   /**
-   * Send a GET whose answer has no end, and return it once it has begun.
+   * Send a GET whose answer does not end, and return the answer when its head has arrived.
    *
    * @param {(string | number)[]} path
    * @param {object} options
    * @param {object} options.query
    * @param {AbortSignal} options.signal ends the answer
-   * @param {number} [options.timeoutMs] until it begins
-   * @param {number} options.quietMs the answer is given up where nothing comes for so long
+   * @param {number} [options.timeoutMs] how long the head of the answer may take
+   * @param {number} options.quietMs the connection counts as lost if no data arrives for this time
    */
   async open(path, { query, signal, timeoutMs = this.#timeoutMs, quietMs }) {
     const url = this.#urlOf(path, query);
@@ -186,7 +186,7 @@ export class HttpTransport {
 
   #failure(what, error, { signal, isOver, timeoutMs }) {
     if (signal?.aborted) return abortReason(signal);
-    // Where no connection was made nothing was sent. Browsers do not tell.
+    // If the connection was never established, nothing was sent. Browsers do not report that.
     const about = { retryable: true, definite: NEVER_SENT.includes(error?.cause?.code), cause: error };
     if (isOver) return new TimeoutError(`${what}: no answer within ${timeoutMs} ms`, { ...about, code: "timed_out" });
     const why = error?.cause?.message || error?.message;
@@ -197,7 +197,7 @@ export class HttpTransport {
   }
 }
 
-/** Yield the text of an answer as it comes. */
+/** Yield the text of an answer as it arrives. */
 async function* chunksOf(what, body, quietMs) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -205,7 +205,7 @@ async function* chunksOf(what, body, quietMs) {
     for (;;) {
       let timer;
       const quiet = new Promise((_, reject) => {
-        const error = new ConnectionError(`${what}: nothing came for ${quietMs} ms`, { code: "connection_lost", retryable: true });
+        const error = new ConnectionError(`${what}: no data arrived for ${quietMs} ms`, { code: "connection_lost", retryable: true });
         timer = setTimeout(() => reject(error), quietMs);
       });
       let read;
@@ -245,7 +245,7 @@ function documentOf(what, answer, text, parse) {
   let document;
   try {
     document = answer.ok ? parse(text) : JSON.parse(text);
-    if (document === null || typeof document !== "object") throw new SyntaxError("it is no object");
+    if (document === null || typeof document !== "object") throw new SyntaxError("the answer is not an object");
   } catch (error) {
     if (error instanceof TidelogError) throw error;
     throw notTheGateway(what, answer, text, error);
@@ -258,9 +258,9 @@ function documentOf(what, answer, text, parse) {
   });
 }
 
-/** Return the error for an answer that a gateway does not give: that of a proxy in between, or of another server. */
+/** Return the error for an answer that comes from a proxy in front of the gateway, or from another server. */
 function notTheGateway(what, answer, text, cause) {
-  const message = `${what}: status ${answer.status} without a document of a gateway: ${text.slice(0, SHOWN_CHARS)}`;
+  const message = `${what}: the answer with status ${answer.status} does not come from a Tidelog gateway; check the url and proxies: ${text.slice(0, SHOWN_CHARS)}`;
   const retryable = [429, 502, 503, 504].includes(answer.status);
   const about = { code: "bad_reply", status: answer.status, retryable, definite: false, cause };
   const retryAfter = retryAfterMs(answer.headers.get("Retry-After"));

@@ -2,27 +2,27 @@
 
 export type Bytes = Uint8Array | ArrayBuffer | ArrayBufferView;
 export type Text = string | Bytes;
-/** Milliseconds since 1970, or a Date; where the gateway takes text, also ISO 8601 with a time zone. */
+/** A time: milliseconds since 1970, or a Date. Options that also accept a string take ISO 8601 with a time zone. */
 export type Time = number | Date;
 
 export interface BackoffOptions {
-  /** The first delay; it doubles with each failure. 250 unless given. */
+  /** The first delay in milliseconds; it doubles with each failure. Default: 250. */
   initialMs?: number;
-  /** The longest delay. 30,000 unless given. */
+  /** The longest delay in milliseconds. Default: 30,000. */
   maxMs?: number;
 }
 
 export interface CallOptions {
   /** Ends the call; it rejects with the signal's reason. */
   signal?: AbortSignal;
-  /** How long the call may take each time that it is tried. */
+  /** How long each attempt of the call may take, in milliseconds. */
   timeoutMs?: number;
-  /** How often it is tried again where that is safe. */
+  /** How many times the call is retried after an error that makes a retry safe. */
   retries?: number;
 }
 
 export interface ClientOptions {
-  /** The gateway's address, which may have a path prefix. In a browser the page's origin unless given. */
+  /** The gateway's address, which may have a path prefix. Default in a browser: the page's origin. */
   url?: string | URL;
   /** An API key. */
   apiKey?: string;
@@ -30,13 +30,13 @@ export interface ClientOptions {
   token?: string | (() => string | Promise<string>);
   user?: string;
   password?: string;
-  /** Instead of the global `fetch`. */
+  /** The function to use instead of the global `fetch`. */
   fetch?: typeof globalThis.fetch;
-  /** Instead of the global `WebSocket`, which node has from version 22 on: a class such as that of the package `ws`. */
+  /** The class to use instead of the global `WebSocket`, which node has from version 22 on; such as that of the package `ws`. */
   WebSocket?: new (url: string, protocols: string[]) => any;
-  /** 35,000 unless given: above the 30 s that a gateway gives a request to a node. */
+  /** The default of `timeoutMs` of each call. Default: 35,000, more than the 30 s that a gateway waits for a node's answer. */
   timeoutMs?: number;
-  /** 3 unless given. */
+  /** The default of `retries` of each call. Default: 3. */
   retries?: number;
   backoff?: BackoffOptions;
 }
@@ -56,7 +56,7 @@ export type PublishRecord = {
 );
 
 export interface PublishOptions extends CallOptions {
-  /** Also try again where it is not known whether the records were stored: they may be stored twice. */
+  /** Also retry when it is unknown whether the records were stored; they may then be stored twice. */
   retryUnknown?: boolean;
 }
 
@@ -69,7 +69,7 @@ export interface PublishResult {
 
 export interface JsonOptions {
   /**
-   * What happens to numbers with more digits than a double keeps. "exact", the default, throws `InexactNumberError`;
+   * How numbers with more digits than a double keeps are parsed. "exact", the default, throws `InexactNumberError`;
    * "bigint" makes integers beyond 2^53 - 1 BigInt and throws for others; "text" makes them `JsonNumber`; "lossy" is
    * `JSON.parse`.
    */
@@ -84,9 +84,9 @@ export class TidelogRecord {
   readonly offset: number;
   readonly timestampMs: number;
   readonly tag: string | null;
-  /** Text, bytes where it is not UTF-8, or null. */
+  /** Text, bytes if it is not UTF-8, or null. */
   readonly key: string | Uint8Array | null;
-  /** Text, bytes where it is not UTF-8, or null for a tombstone. */
+  /** Text, bytes if it is not UTF-8, or null for a tombstone. */
   readonly value: string | Uint8Array | null;
   readonly headers: Array<[name: string, value: string | Uint8Array | null]>;
   readonly isTombstone: boolean;
@@ -97,18 +97,18 @@ export class TidelogRecord {
   /** The value as JSON; null for a tombstone. */
   json(options?: JsonOptions): any;
   toJSON(): object;
-  /** The record as `publish` takes it. */
+  /** The record in the form that `publish` accepts. */
   toPublish(): PublishRecord;
 }
 
 export interface ReadOptions extends CallOptions {
-  /** One of `offset`, `timestamp` and `from` says where to begin; the earliest record unless given. */
+  /** Where to begin: one of `offset`, `timestamp` and `from`. Default: the earliest record. */
   offset?: number;
   timestamp?: Time | string;
   from?: "earliest" | "latest";
   maxRecords?: number;
   maxBytes?: number;
-  /** Wait so long for a record at the end of the log. */
+  /** How long to wait for a record at the end of the log, in milliseconds. */
   waitMs?: number;
   key?: Text;
   tag?: string;
@@ -130,48 +130,51 @@ export class Batch {
   readonly nextOffset: number;
 }
 
-/** Where a program has come: plain data, to be kept and spread into the options of a later `subscribe`. */
+/** The positions that a program has processed: plain data to store, and to spread into the options of a later `subscribe`. */
 export interface SubscriptionState {
   resumeToken?: string;
   resume?: Record<string, number>;
 }
 
 export interface SubscribeOptions extends SubscriptionState {
-  /** Where to begin without a state or a group's position; "latest" unless given. */
+  /** Where to begin in partitions without a stored position or a group's committed offset. Default: "latest". */
   from?: "earliest" | "latest" | Time;
   group?: string;
   /** Share the topic's partitions with the other members of the group. */
   member?: boolean;
   key?: Text;
   tag?: string;
-  /** How much may lie unprocessed in this program: 2,000 records and 2 MiB unless given. */
+  /** Maximum of unprocessed records in this program, in number and bytes. Default: 2,000 records and 2 MiB. */
   credit?: { records?: number; bytes?: number };
   signal?: AbortSignal;
   timeoutMs?: number;
-  /** A connection that is quiet for so long is probed, and replaced after as long again. 20,000 unless given. */
+  /** A connection without data for this time is probed, and replaced if the probe has no answer within it. Default: 20,000. */
   heartbeatMs?: number;
   /** false ends the subscription with the first lost connection. */
   reconnect?:
     | false
     | (BackoffOptions & {
-        /** Failures in a row after which it ends; Infinity unless given. */
+        /** Number of consecutive failures that are retried before the subscription ends. Default: Infinity. */
         attempts?: number;
-        /** The same before the first connection; 5 unless given. */
+        /** The same number, before the subscription was open for the first time. Default: 5. */
         firstAttempts?: number;
       });
-  /** What happens when the program falls behind; "pause" unless given: it gets every record. */
+  /** What the gateway does if the program lags. Default: "pause", with which the program gets every record. */
   onLag?: "pause" | "skip" | "close";
-  /** With "skip" and "close": how many offsets a partition's position may be before the end of its log. */
+  /** With "skip" and "close": the maximum lag in a partition, in offsets. */
   maxLagRecords?: number;
-  /** With "skip": records of a partition from `fromOffset` up to `nextOffset` are left out. */
+  /** With "skip": called when records of a partition were skipped, from `fromOffset` to before `nextOffset`. */
   onGap?: (gap: { partition: number; fromOffset: number; nextOffset: number }) => void;
-  /** The longest message that the WebSocket takes; 100 MiB unless given. A longer record ends the subscription. */
+  /** Maximum size of a message in bytes. Default: 100 MiB. A record that does not fit ends the subscription. */
   maxMessageBytes?: number;
   onConnected?: () => void;
   onDisconnected?: (error: TidelogError, delayMs: number) => void;
-  /** A member gets partitions; the next offset of each. */
+  /** Called when partitions are assigned to a member, with the next offset of each. */
   onAssigned?: (offsets: Record<string, number>) => void | Promise<void>;
-  /** A member gives up partitions. Unless they are lost it may commit until the returned promise is settled, for at most 3 s. */
+  /**
+   * Called when partitions are revoked from a member. Unless they are lost, the member may commit until the returned promise
+   * is settled, for at most 3 s.
+   */
   onRevoked?: (partitions: number[], how: { isLost: boolean }) => void | Promise<void>;
 }
 
@@ -183,37 +186,37 @@ export class Subscription implements AsyncIterable<TidelogRecord> {
   readonly isConnected: boolean;
   /** Wait until the subscription is open for the first time. */
   ready(): Promise<this>;
-  /** A record counts as processed when the next one is asked for. */
+  /** A record counts as processed when the next one is requested. */
   [Symbol.asyncIterator](): AsyncGenerator<TidelogRecord, void, void>;
-  /** A batch counts as processed when the next one is asked for. */
+  /** A batch counts as processed when the next one is requested. */
   batches(): AsyncGenerator<Batch, void, void>;
-  /** Count a record or a batch as processed, and what is before it in its partition. */
+  /** Count a record or a batch as processed, with all records before it in its partition. */
   processed(upTo: TidelogRecord | Batch): void;
-  /** Commit for the group what was processed. */
+  /** Commit the processed positions for the group, and return the committed offsets by partition. */
   commit(upTo?: TidelogRecord | Batch, options?: { note?: string; signal?: AbortSignal; timeoutMs?: number }): Promise<Record<string, number>>;
   close(): void;
 }
 
-/** Where a program has come: plain data, to be kept and spread into the options of a later `stream`. */
+/** The positions that a program has processed: plain data to store, and to spread into the options of a later `stream`. */
 export interface StreamState {
   lastEventId?: string;
-  /** Partition -> next offset; it wins over `lastEventId`. */
+  /** Partition -> next offset; takes precedence over `lastEventId`. */
   offsets?: Record<string, number>;
 }
 
 export interface StreamOptions extends StreamState {
-  /** Where to begin without a state or a group's position; "latest" unless given. */
+  /** Where to begin in partitions without a stored position or a group's committed offset. Default: "latest". */
   from?: "earliest" | "latest" | Time;
-  /** Begin where the group has committed, and commit for it. */
+  /** The group at whose committed offsets the stream begins, and for which `commit` commits. */
   group?: string;
   key?: Text;
   tag?: string;
   signal?: AbortSignal;
-  /** Until the stream begins. */
+  /** How long the stream may take to begin, in milliseconds. */
   timeoutMs?: number;
-  /** A stream that is quiet for so long is replaced; more than the gateway's `stream_heartbeat_s`. 45,000 unless given. */
+  /** A stream without data for this time is replaced; set it higher than the gateway's `stream_heartbeat_s`. Default: 45,000. */
   heartbeatMs?: number;
-  /** As that of a subscription. */
+  /** See `SubscribeOptions`. */
   reconnect?: SubscribeOptions["reconnect"];
   onConnected?: () => void;
   onDisconnected?: (error: TidelogError, delayMs: number) => void;
@@ -224,20 +227,20 @@ export class RecordStream implements AsyncIterable<TidelogRecord> {
   private constructor();
   readonly topic: string;
   readonly state: StreamState;
-  /** A record counts as processed when the next one is asked for. */
+  /** A record counts as processed when the next one is requested. */
   [Symbol.asyncIterator](): AsyncGenerator<TidelogRecord, void, void>;
-  /** A batch counts as processed when the next one is asked for. */
+  /** A batch counts as processed when the next one is requested. */
   batches(): AsyncGenerator<Batch, void, void>;
-  /** Count a record or a batch as processed, and what is before it in its partition. */
+  /** Count a record or a batch as processed, with all records before it in its partition. */
   processed(upTo: TidelogRecord | Batch): void;
-  /** Commit for the group what was processed; the positions that hold now, as `groups.commit` returns them. */
+  /** Commit the processed positions for the group, and return the committed offsets as `groups.commit` does. */
   commit(upTo?: TidelogRecord | Batch, options?: CallOptions & { note?: string }): Promise<Document[]>;
   close(): void;
 }
 
-/** A document of the HTTP API, with the names of `/openapi.json`; integers beyond 2^53 - 1 are BigInt. */
+/** A document of the HTTP API, with the members that `/openapi.json` describes; integers beyond 2^53 - 1 are BigInt. */
 export type Document = Record<string, any>;
-/** Settings of a topic, with the names of `/openapi.json`. */
+/** Settings of a topic, with the names that `/openapi.json` lists. */
 export type TopicSettings = Record<string, string | number | bigint | boolean>;
 
 export interface Topics {
@@ -321,16 +324,16 @@ export class TidelogError extends Error {
   constructor(message: string, about?: ErrorFields);
   /** The gateway's name of the error, or one of the client's own; docs/errors.md and docs/javascript.md list them. */
   readonly code: string;
-  /** The HTTP status, where there was one. */
+  /** The HTTP status; undefined for errors that the client detects itself. */
   readonly status: number | undefined;
   /** Whether the same request may succeed later. */
   readonly retryable: boolean;
   /** Whether it is known that the request had no effect. */
   readonly definite: boolean;
-  /** Names the request in the gateway's log. */
+  /** The id of the request in the gateway's log. */
   readonly requestId: string | undefined;
   readonly retryAfterMs: number | undefined;
-  /** The problem document as it came. */
+  /** The problem document of the gateway's answer. */
   readonly problem: Document | undefined;
 }
 

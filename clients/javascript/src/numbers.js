@@ -3,15 +3,15 @@
  *
  * `JSON.parse` makes every number a double: 9007199254740993 becomes 9007199254740992 and 0.12345678901234567890 loses
  * its last digits, silently. `parseJson` compares each number's digits with those that the double prints, and refuses,
- * or keeps, what a double does not hold. `stringifyJson` writes BigInt and `JsonNumber` digit by digit, and refuses what
- * `JSON.stringify` would change without a word.
+ * or keeps, numbers that a double does not hold. `stringifyJson` writes BigInt and `JsonNumber` digit by digit, and
+ * refuses values that `JSON.stringify` would change silently.
  */
 
 import { InexactNumberError, invalidOption, InvalidRequestError } from "./errors.js";
 
 const NUMBERS = ["exact", "bigint", "text", "lossy"];
 
-/** Anything that a double may not hold has 16 or more digits, or an exponent. Strings may look so too: that costs time only. */
+/** A number that a double may not hold has 16 or more digits, or an exponent. Strings may match, too; that only costs time. */
 const SUSPICIOUS = /[\d.]{16}|\d[eE]/;
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 const INTEGER = /^-?\d+$/;
@@ -41,7 +41,7 @@ export class JsonNumber {
   }
 }
 
-/** Return digits and exponent of a decimal number in a form that compares; the sign of zero is left out. */
+/** Return digits and exponent of a decimal number as a text that is equal for equal numbers; the sign of zero is left out. */
 function canonical(text) {
   const [, sign, whole, fraction = "", exponent = "0"] = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?$/.exec(text);
   const digits = (whole + fraction).replace(/^0+/, "");
@@ -51,7 +51,7 @@ function canonical(text) {
   return `${sign}${stripped}e${scale}`;
 }
 
-/** Tell whether a double holds all digits of a JSON number. */
+/** Return whether a double holds all digits of a JSON number. */
 export function isExact(text) {
   const number = Number(text);
   return Number.isFinite(number) && canonical(text) === canonical(String(number));
@@ -71,7 +71,7 @@ export function parseJson(text, options = {}) {
     throw invalidOption(`numbers must be one of ${NUMBERS.join(", ")}, got ${numbers}`);
   }
   if (numbers === "lossy" || !SUSPICIOUS.test(text)) return JSON.parse(text);
-  JSON.parse(text); // so that what is rewritten is known to be JSON
+  JSON.parse(text); // throws if the text is not JSON: the rewriting below expects JSON
   let mark = "number:";
   while (text.includes(mark)) mark = `_${mark}`;
   const rewritten = text.replace(TOKEN, (token) => {

@@ -1,4 +1,4 @@
-/** Records: as they are read, and as programs give them to be published. */
+/** Records as they are read, and as programs pass them to `publish`. */
 
 import { base64Length, bytesOf, fromBase64, toBase64, utf8Length } from "./bytes.js";
 import { InexactNumberError, InvalidRequestError, ProtocolError } from "./errors.js";
@@ -7,7 +7,7 @@ import { parseJson, stringifyJson } from "./numbers.js";
 const ENCODER = new TextEncoder();
 const FIELDS = ["key", "value", "json", "valueText", "headers", "tag", "partition", "timestamp"];
 
-/** Return an offset or another count of the gateway as a number, or throw where a double would not be exact. */
+/** Return an offset or another integer of the gateway as a number; throw if a double does not hold it exactly. */
 export function checkedInteger(value, name) {
   if (Number.isSafeInteger(value)) return value;
   if (typeof value === "number" && Number.isInteger(value)) {
@@ -25,7 +25,7 @@ export class TidelogRecord {
   /**
    * @param {string} topic
    * @param {number} partition
-   * @param {object} row as the gateway writes it
+   * @param {object} row the record as the gateway sends it
    */
   constructor(topic, partition, row) {
     this.topic = topic;
@@ -36,17 +36,17 @@ export class TidelogRecord {
     this.#row = row;
   }
 
-  /** The key: text, bytes where it is not UTF-8, or null. */
+  /** The key: text, bytes if it is not UTF-8, or null. */
   get key() {
     return decoded(this.#row.key, this.#row.key_encoding);
   }
 
-  /** The value: text, bytes where it is not UTF-8, or null for a tombstone. */
+  /** The value: text, bytes if it is not UTF-8, or null for a tombstone. */
   get value() {
     return decoded(this.#row.value, this.#row.value_encoding);
   }
 
-  /** The headers as pairs of name and value; a value is text, bytes where it is not UTF-8, or null. */
+  /** The headers as pairs of name and value; a value is text, bytes if it is not UTF-8, or null. */
   get headers() {
     return (this.#row.headers ?? []).map(([name, value, encoding]) => [name, decoded(value, encoding)]);
   }
@@ -60,7 +60,7 @@ export class TidelogRecord {
     return asBytes(this.value);
   }
 
-  /** Return the key's bytes; null without one. */
+  /** Return the key's bytes; null if the record has no key. */
   keyBytes() {
     return asBytes(this.key);
   }
@@ -93,7 +93,7 @@ export class TidelogRecord {
     return { topic: this.topic, partition: this.partition, ...this.#row };
   }
 
-  /** Return the record as it is to be given to `publish` to store the same again. */
+  /** Return the record in the form that `publish` accepts, to store the same content again. */
   toPublish() {
     const { key, value, headers, tag } = this;
     return { key, value, headers, ...(tag === null ? {} : { tag }), timestamp: this.timestampMs };
@@ -125,14 +125,14 @@ function sized(text, encoding) {
 }
 
 /**
- * Return a record as the gateway takes it.
+ * Convert a record to the form of the gateway's API.
  *
  * @param {object} record see `PublishRecord` in `index.d.ts`
  */
 export function publishRow(record) {
-  if (record === null || typeof record !== "object") throw invalidRecord("a record is an object such as {value: \"text\"}");
+  if (record === null || typeof record !== "object") throw invalidRecord(`a record is an object such as {value: "text"}, got ${record === null ? "null" : typeof record}`);
   const unknown = Object.keys(record).filter((name) => !FIELDS.includes(name));
-  if (unknown.length) throw invalidRecord(`unknown field ${unknown[0]} of a record; there are ${FIELDS.join(", ")}`);
+  if (unknown.length) throw invalidRecord(`unknown field ${unknown[0]} of a record; the fields are ${FIELDS.join(", ")}`);
   const row = valueOf(record);
   if (record.key !== undefined && record.key !== null) {
     const [text, encoding] = encoded(record.key, "key");
@@ -149,9 +149,9 @@ export function publishRow(record) {
 function valueOf(record) {
   const given = ["value", "json", "valueText"].filter((name) => record[name] !== undefined);
   if (given.length !== 1) {
-    throw invalidRecord(`a record has exactly one of value, json and valueText, got ${given.join(" and ") || "none"}; value: null is a tombstone`);
+    throw invalidRecord(`a record must have exactly one of value, json and valueText, got ${given.join(" and ") || "none"}; for a tombstone set value to null`);
   }
-  // JSON travels as a string too: the node stores the bytes of the text, and nothing between parses its numbers.
+  // JSON is sent as a string, too: the node stores the bytes of the text, and no component in between parses its numbers.
   if (given[0] === "json") return { value: stringifyJson(record.json) };
   if (given[0] === "valueText") return { value: checkedJson(record.valueText) };
   if (record.value === null) return { value: null };

@@ -4,7 +4,7 @@ import { abortReason, AuthenticationError, ConnectionError, errorOf, OverloadedE
 
 export const SUBPROTOCOL = "tidelog.v1.json";
 
-/** A number that no subscription of this client has: ending it is a request that any gateway answers at once. */
+/** The id of no subscription of this client: a request to end it is a probe that any gateway answers at once. */
 const PROBE_SID = 0;
 const OPEN = 1;
 const ERROR_WAIT_MS = 20;
@@ -23,15 +23,16 @@ export class GatewaySocket {
   #lastRefusal;
 
   /**
-   * Connect, and show the credentials if there are any.
+   * Connect, and authenticate if the client has credentials.
    *
    * @param {object} options
    * @param {URL} options.base
    * @param {typeof WebSocket} options.WebSocket
    * @param {import("./http.js").Credentials} options.credentials
    * @param {number} options.timeoutMs for the handshake, and for the answer to the credentials
-   * @param {number} options.heartbeatMs a connection that is quiet for so long is probed, and ended after as long again
-   * @param {(kind: string, body: any) => void} options.onMessage takes what the gateway sends unasked
+   * @param {number} options.heartbeatMs a connection without data for this time is probed, and ended if the probe has no
+   *   answer within the same time
+   * @param {(kind: string, body: any) => void} options.onMessage called with each message that is not an answer
    * @param {AbortSignal} options.signal
    */
   static async open(options) {
@@ -56,15 +57,15 @@ export class GatewaySocket {
     this.closed = new Promise((_, reject) => {
       this.#end = reject;
     });
-    this.closed.catch(() => {}); // the reason is thrown to those who wait; there may be nobody
+    this.closed.catch(() => {}); // without a caller that waits, the rejection must not count as unhandled
     this.#socket = new WebSocket(url.href, [SUBPROTOCOL]);
     this.#listen("message", (event) => this.#received(event.data));
     this.#listen("close", (event) => this.#fail(this.#closeError(event)));
-    // "close" follows, and has a code; but not in node 20, where no connection can be made.
+    // An event "close" with a code follows, except in node 20 if the connection cannot be established.
     this.#listen("error", () => setTimeout(() => this.#fail(this.#closeError({ code: 1006 })), ERROR_WAIT_MS));
   }
 
-  /** Send a request and return what is in its `ok`; `onOk` gets it before any later message is taken in. */
+  /** Send a request and return the `ok` of its answer; `onOk` is called with it before any later message is processed. */
   request(body, { signal, timeoutMs, onOk }) {
     return new Promise((resolve, reject) => {
       if (this.#endReason) throw this.#endReason;
@@ -99,7 +100,7 @@ export class GatewaySocket {
     this.#fail(new ConnectionError("the client closed the WebSocket", { code: "closed" }));
   }
 
-  /** End the connection because of what came over it, or did not come. */
+  /** End the connection with an error, which `closed` and pending requests reject with. */
   fail(error) {
     this.#fail(error);
   }
@@ -136,13 +137,13 @@ export class GatewaySocket {
     this.#heardAt = Date.now();
     let message;
     try {
-      if (typeof data !== "string") throw new SyntaxError("it is binary");
+      if (typeof data !== "string") throw new SyntaxError("a binary message");
       message = JSON.parse(data);
-      if (message === null || typeof message !== "object") throw new SyntaxError("it is no object");
+      if (message === null || typeof message !== "object") throw new SyntaxError("JSON that is not an object");
       this.#dispatch(message);
     } catch (error) {
       if (error instanceof TidelogError) this.#fail(error);
-      else this.#fail(new ProtocolError(`WebSocket: a message is not the gateway's: ${error.message}`, { code: "bad_reply", cause: error }));
+      else this.#fail(new ProtocolError(`WebSocket: received a message that does not follow ${SUBPROTOCOL}: ${error.message}`, { code: "bad_reply", cause: error }));
     }
   }
 
@@ -152,7 +153,7 @@ export class GatewaySocket {
       const error = errorOf(message.error);
       this.#lastRefusal = error;
       if (request) request.reject(error);
-      else if (message.id === undefined) throw error; // a fault of this connection that no request is to blame for
+      else if (message.id === undefined) throw error; // an error of the connection itself, not of a request
     } else if (message.ok !== undefined) {
       request?.onOk?.(message.ok);
       request?.resolve(message.ok);
@@ -171,11 +172,11 @@ export class GatewaySocket {
           await this.request({ unsub: { sid: PROBE_SID } }, { timeoutMs: heartbeatMs });
         } catch (error) {
           if (!(error instanceof TimeoutError)) {
-            this.#watch(heartbeatMs); // an answer, if only that there is no such subscription
+            this.#watch(heartbeatMs); // an answer arrived: the error that the subscription does not exist
             return;
           }
           const about = { code: "connection_lost", retryable: true, definite: false };
-          this.#fail(new ConnectionError(`WebSocket: nothing came for ${2 * heartbeatMs} ms, not even an answer`, about));
+          this.#fail(new ConnectionError(`WebSocket: no data arrived for ${2 * heartbeatMs} ms, nor an answer to a probe`, about));
           return;
         }
       }
@@ -188,9 +189,9 @@ export class GatewaySocket {
     this.#endReason = error;
     clearTimeout(this.#probe);
     for (const [kind, listener] of this.#listeners) this.#socket.removeEventListener(kind, listener);
-    this.#socket.addEventListener("error", () => {}); // some libraries throw where nobody listens
+    this.#socket.addEventListener("error", () => {}); // some libraries throw if an error has no listener
     try {
-      // Libraries for node can end a connection whose peer answers no more; browsers do so by themselves.
+      // With libraries for node, a connection whose peer does not answer has to be terminated; browsers do so by themselves.
       if (error.code === "connection_lost" && typeof this.#socket.terminate === "function") this.#socket.terminate();
       else this.#socket.close(1000);
     } catch {
@@ -211,13 +212,13 @@ export class GatewaySocket {
           definite: false,
         });
       case 4429:
-        return new OverloadedError(`WebSocket: too many are open${why}`, { ...about, code: "too_many_websockets", status: 429 });
+        return new OverloadedError(`WebSocket: the gateway allows no more WebSockets${why}`, { ...about, code: "too_many_websockets", status: 429 });
       case 4408:
-        return new UnavailableError(`WebSocket: what was sent was left unread for too long${why}`, { ...about, code: "too_slow" });
+        return new UnavailableError(`WebSocket: the gateway ended the connection, because this client is too slow${why}`, { ...about, code: "too_slow" });
       case 1012:
-        return new UnavailableError(`WebSocket: the gateway stops${why}`, { ...about, code: "shutting_down" });
+        return new UnavailableError(`WebSocket: the gateway is stopping${why}`, { ...about, code: "shutting_down" });
       case 1013:
-        // The answer before it may say how long to wait.
+        // The error that the gateway sent before has the true cause, and how long to wait.
         return this.#lastRefusal?.retryable ? this.#lastRefusal : new UnavailableError(`WebSocket: try again later${why}`, { ...about, code: "try_again" });
       case 1003:
       case 1009:
@@ -228,7 +229,7 @@ export class GatewaySocket {
   }
 }
 
-/** Tell whether connecting again may help after an error. */
+/** Return whether reconnecting may help after an error. */
 export function isPassing(error) {
   return error instanceof TidelogError && error.retryable;
 }

@@ -12,7 +12,7 @@ const STREAM_OPTIONS = [
   "onDisconnected",
 ];
 const FIRST_STREAM_ATTEMPTS = 5;
-/** The longest line that is kept while it is not whole; an event has one record at least, which may be long. */
+/** Maximum length of an incomplete line that is kept: an event has at least one record, which may be long. */
 const LINE_CHARS_MAX = 256 * 1024 * 1024;
 
 /** See `RecordStream` in `index.d.ts`. */
@@ -37,7 +37,7 @@ export class RecordStream {
    */
   constructor(http, topic, options) {
     const unknown = Object.keys(options).find((name) => !STREAM_OPTIONS.includes(name));
-    if (unknown) throw invalidOption(`unknown option ${unknown}; there are ${STREAM_OPTIONS.join(", ")}`);
+    if (unknown) throw invalidOption(`unknown option ${unknown}; the options are ${STREAM_OPTIONS.join(", ")}`);
     const { attempts = Infinity, firstAttempts = FIRST_STREAM_ATTEMPTS, ...delays } = options.reconnect || {};
     this.topic = topic;
     this.#http = http;
@@ -51,7 +51,7 @@ export class RecordStream {
     queryOf(options);
   }
 
-  /** Where the program has come; spread it into the options of a later `stream` to continue there. */
+  /** The positions that the program has processed; spread it into the options of a later `stream` to continue there. */
   get state() {
     const { lastEventId, offsets } = this.#state;
     return {
@@ -60,7 +60,7 @@ export class RecordStream {
     };
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     for await (const { batch, id } of this.#events()) {
       if (batch.records.length) yield batch;
@@ -68,7 +68,7 @@ export class RecordStream {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     for await (const { batch, id } of this.#events()) {
       for (const record of batch.records) {
@@ -80,7 +80,7 @@ export class RecordStream {
     }
   }
 
-  /** Count a record or a batch as processed, and what is before it in its partition. */
+  /** Count a record or a batch as processed, with all records before it in its partition. */
   processed(upTo) {
     const { partition, offset, nextOffset } = upTo;
     const next = nextOffset ?? offset + 1;
@@ -89,7 +89,7 @@ export class RecordStream {
     this.#state.offsets.set(String(partition), next);
   }
 
-  /** Commit for the group what was processed, and return the positions that hold now. */
+  /** Commit the processed positions for the group, and return the offsets that are committed now. */
   async commit(upTo, { note, ...options } = {}) {
     const { group } = this.#options;
     if (group === undefined) throw invalidOption("commit needs a group: call stream with the option group");
@@ -110,7 +110,7 @@ export class RecordStream {
     this.#controller.abort();
   }
 
-  /** Note that an event was processed whole: its id holds the positions of all partitions. */
+  /** Count a whole event as processed; its id has the positions of all partitions. */
   #finish(batch, id) {
     this.processed(batch);
     if (id === undefined) return;
@@ -118,9 +118,9 @@ export class RecordStream {
     this.#state.offsets.clear();
   }
 
-  /** Yield the batches of one connection after the other. */
+  /** Yield the events of consecutive connections. */
   async *#events() {
-    if (this.#isIterated) throw invalidOption("a stream is iterated once; call stream again, with {...stream.state}");
+    if (this.#isIterated) throw invalidOption("a stream can be iterated only once; call stream again, with {...stream.state}");
     this.#isIterated = true;
     const { signal } = this.#options;
     const onAbort = () => this.#controller.abort();
@@ -134,7 +134,7 @@ export class RecordStream {
             this.#backoff.reset();
             if (event.batch) yield event;
           }
-          throw new ConnectionError("the stream broke off without an event end", { code: "connection_lost", retryable: true });
+          throw new ConnectionError("the stream ended without an event end", { code: "connection_lost", retryable: true });
         } catch (error) {
           if (signal?.aborted) throw abortReason(signal);
           if (this.#controller.signal.aborted) return;
@@ -151,7 +151,7 @@ export class RecordStream {
     }
   }
 
-  /** Yield the events of one connection; what is yielded is what the next connection continues after. */
+  /** Yield the events of one connection; the next connection continues after the last event that was yielded. */
   async *#connection() {
     const { timeoutMs, heartbeatMs } = this.#options;
     const { lastEventId, offsets } = this.#received;
@@ -182,7 +182,7 @@ export class RecordStream {
 }
 
 function batchOf(topic, message) {
-  if (!Array.isArray(message.records)) throw new ProtocolError("an event has no records", { code: "bad_reply" });
+  if (!Array.isArray(message.records)) throw new ProtocolError("an event of the stream has no list of records", { code: "bad_reply" });
   checkedInteger(message.partition, "partition");
   checkedInteger(message.next_offset, "next_offset");
   return new Batch(topic, message);
@@ -192,7 +192,7 @@ function parsedData(text) {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new ProtocolError("the data of an event is not JSON", { code: "bad_reply", cause });
+    throw new ProtocolError("the data of an event of the stream is not JSON", { code: "bad_reply", cause });
   }
 }
 
@@ -213,9 +213,9 @@ function queryOf({ from, group, key, tag }) {
 }
 
 /**
- * Yield server-sent events of pieces of text: the type, the data, and the id if the event has one.
+ * Parse server-sent events; yield the type, the data, and the id if the event has one.
  *
- * @param {AsyncIterable<string>} chunks
+ * @param {AsyncIterable<string>} chunks the text, divided at any places
  */
 export async function* parsedEvents(chunks) {
   let name = "message";

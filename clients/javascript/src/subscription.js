@@ -7,14 +7,14 @@ import { GatewaySocket, isPassing } from "./socket.js";
 import { Backoff, Deadline, sleep } from "./waiting.js";
 
 const SID = 1;
-/** A connection that lasted so long was a good one: the next back-off begins again with the shortest delay. */
+/** After a connection that lasted for this time, the back-off begins again with the shortest delay. */
 const GOOD_MS = 5_000;
 const FIRST_ATTEMPTS = 5;
 const SUBSCRIBE_OPTIONS = [
   "from", "resumeToken", "resume", "group", "member", "key", "tag", "credit", "signal", "timeoutMs", "heartbeatMs",
   "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked", "onLag", "maxLagRecords", "maxMessageBytes", "onGap",
 ];
-/** What a message may have at most unless the program says less; the package `ws` takes as much. */
+/** Default of `maxMessageBytes`: the limit of the package `ws`. */
 const MESSAGE_BYTES_MAX = 100 * 1024 * 1024;
 
 /** See `Subscription` in `index.d.ts`. */
@@ -40,7 +40,7 @@ export class Subscription {
    */
   constructor(transport, topic, options) {
     const unknown = Object.keys(options).find((name) => !SUBSCRIBE_OPTIONS.includes(name));
-    if (unknown) throw invalidOption(`unknown option ${unknown}; there are ${SUBSCRIBE_OPTIONS.join(", ")}`);
+    if (unknown) throw invalidOption(`unknown option ${unknown}; the options are ${SUBSCRIBE_OPTIONS.join(", ")}`);
     if (!transport.WebSocket) {
       throw invalidOption("this runtime has no WebSocket: pass a class as the option WebSocket of TidelogClient, or use node 22");
     }
@@ -49,7 +49,7 @@ export class Subscription {
       throw invalidOption(`credit must have whole numbers of records and bytes > 0, got ${records} and ${bytes}`);
     }
     if (options.member && (options.resume !== undefined || options.resumeToken !== undefined)) {
-      throw invalidOption("a member begins where its group has committed: leave resume and resumeToken out");
+      throw invalidOption("a member begins at the committed offsets of its group: leave resume and resumeToken out");
     }
     this.topic = topic;
     this.#transport = transport;
@@ -64,7 +64,7 @@ export class Subscription {
     if (!this.#error) this.#run().catch((error) => this.#fail(error));
   }
 
-  /** Wait until the subscription is open for the first time: what is published from now on is delivered. */
+  /** Wait until the subscription is open for the first time: records that are published from then on are delivered. */
   async ready() {
     while (!this.#inbox.isOpened) {
       this.#throwIfOver();
@@ -73,7 +73,7 @@ export class Subscription {
     return this;
   }
 
-  /** Where the program has come; spread it into the options of a later `subscribe` to continue there. */
+  /** The positions that the program has processed; spread it into the options of a later `subscribe` to continue there. */
   get state() {
     return this.#inbox.state;
   }
@@ -83,7 +83,7 @@ export class Subscription {
     return this.#socket !== undefined;
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     this.#beginIteration();
     try {
@@ -97,7 +97,7 @@ export class Subscription {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     this.#beginIteration();
     try {
@@ -119,14 +119,14 @@ export class Subscription {
     }
   }
 
-  /** Note that a record, or a batch, was processed: all before it in its partition counts as processed, too. */
+  /** Count a record or a batch as processed, and so all records before it in its partition. */
   processed(recordOrBatch) {
     const { partition, offset, nextOffset } = recordOrBatch;
     this.#inbox.processedTo(partition, nextOffset ?? offset + 1);
   }
 
   /**
-   * Commit for the group how far the program has come, and return the positions that hold now.
+   * Commit the processed positions for the group, and return the offsets that are committed now, by partition.
    *
    * @param {object} [upTo] a record or a batch that counts as processed
    * @param {{note?: string, signal?: AbortSignal, timeoutMs?: number}} [options]
@@ -156,7 +156,7 @@ export class Subscription {
   }
 
   #beginIteration() {
-    if (this.#isIterated) throw invalidOption("a subscription is iterated once; subscribe again, with {...subscription.state}");
+    if (this.#isIterated) throw invalidOption("a subscription can be iterated only once; subscribe again, with {...subscription.state}");
     this.#isIterated = true;
   }
 
@@ -249,7 +249,7 @@ export class Subscription {
 
   #mayReconnect(error, hasOpened, failures) {
     const { attempts, firstAttempts } = this.#reconnect;
-    if (error.code === "lagging") return false; // the program asked for the end
+    if (error.code === "lagging") return false; // `onLag: "close"` asks for this end
     if (failures > (this.#inbox.isOpened ? attempts : firstAttempts)) return false;
     if (isPassing(error)) return true;
     return error instanceof AuthenticationError && hasOpened && this.#transport.credentials.areRenewed;
@@ -263,7 +263,7 @@ export class Subscription {
     const socket = await GatewaySocket.open({ ...this.#transport, signal, timeoutMs, heartbeatMs, onMessage });
     try {
       const sub = { ...this.#request, ...this.#inbox.start, credit: this.#inbox.initialCredit() };
-      // Batches may follow in the same turn as the answer, so it is taken in before them.
+      // Batches may arrive in the same turn of the event loop as the answer, so `onOk` processes the answer before them.
       const opened = socket.request({ sub }, { signal, timeoutMs, onOk: (ok) => this.#opened(ok, socket, onOpened) });
       await Promise.race([opened, socket.closed]);
       await socket.closed;
@@ -312,7 +312,7 @@ export class Subscription {
   #revoke(partitions) {
     this.#inbox.drop(partitions);
     const told = this.#call("onRevoked", partitions, { isLost: false });
-    // Until the callback has ended it may commit what was processed.
+    // Until the callback has ended, the program may commit the processed positions of these partitions.
     Promise.resolve(told).then(() => this.#forget(partitions), (error) => this.#fail(error));
   }
 
@@ -339,7 +339,7 @@ export class Subscription {
     }
   }
 
-  /** Send a request as soon as there is a connection; a position that is committed twice is committed once. */
+  /** Send a commit as soon as a connection is open, and again after a lost connection, because a commit is idempotent. */
   async #requestWhenConnected(body, { signal, timeoutMs }) {
     const deadline = new Deadline(timeoutMs, signal);
     let last;

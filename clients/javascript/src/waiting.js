@@ -1,10 +1,10 @@
-/** Time: back-off with jitter, sleeping that can be aborted, and signals that join a caller's with a timeout. */
+/** Time: back-off with jitter, sleeping that can be aborted, and signals that combine a caller's signal with a timeout. */
 
 import { abortReason, invalidOption } from "./errors.js";
 
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
-/** Delays that double up to a bound, each between half of that and all of it, so that clients do not come back together. */
+/** Delays that double up to a maximum. Each is a random one of at least half of it, so that clients do not all reconnect at once. */
 export class Backoff {
   #failures = 0;
 
@@ -17,7 +17,7 @@ export class Backoff {
     this.maxMs = maxMs;
   }
 
-  /** Return how long to wait after one failure more; at least what the server asked for. */
+  /** Return the delay after another failure; at least the delay that the server asked for. */
   next(retryAfterMs = 0) {
     const fullMs = Math.min(this.maxMs, this.initialMs * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;

@@ -1,4 +1,4 @@
-"""COMPACT: requests a compaction pass from each partition's owner, one partition after another."""
+"""The request COMPACT: compacts partitions at their owners, one partition after another."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tidelog.requests.partial_results import attach_done
 from tidelog_proto import broker_pb2 as pb
 
 PASS_TIMEOUT_S: Final = 3600.0
-"""How long the pass of one partition may take: it reads the whole log at a limited rate.
+"""Maximum duration of the compaction of one partition, which reads the whole log at a limited rate.
 
-A node reports within 30 s that a pass makes no progress, and `wait_with_probes` fails if the node is silent.
+Faults end the request earlier: a node reports within 30 s that a compaction makes no progress, and `wait_with_probes`
+fails if the node is silent.
 """
 
 

@@ -17,16 +17,16 @@ from tidelog.errors import ConnectionLostError
 T = TypeVar("T")
 
 PROBE_AFTER_S: Final = 5.0
-"""How long a connection may be quiet before its node is probed."""
+"""Time without received data on a connection after which its node is probed."""
 
 SILENT_S_MAX: Final = 20.0
-"""How long a node may be silent before it counts as dead."""
+"""Time without received data on a connection after which its node counts as dead."""
 
 
 async def wait_with_probes(
     router: Router, topic: str, partition: int, connection: Connection, answer: Awaitable[T], *, what: str
 ) -> T:
-    """Return an owner's answer.
+    """Wait for the answer of a partition's owner and return it; probe the owner while nothing arrives.
 
     Args:
         answer: the awaited answer; cancelled if the node is silent.
@@ -45,7 +45,7 @@ async def wait_with_probes(
                 host, port = connection.address
                 raise ConnectionLostError(
                     f"{host}:{port} {what} {topic!r}/{partition} and has been silent for {quiet_s:.0f} s; the outcome "
-                    "is unknown"
+                    "is unknown: check the node, then repeat the request"
                 )
             if quiet_s >= PROBE_AFTER_S:
                 router.probe(topic, partition, connection)

@@ -57,7 +57,7 @@ async def delete_records(
         numbers = sorted(route.partitions) if requested is None else requested
         if isinstance(before, int) and requested is None and len(numbers) > 1:
             raise InvalidRequestError(
-                f"{topic!r} has {len(numbers)} partitions, and offset {before} cannot apply to all: pass "
+                f"topic {topic!r} has {len(numbers)} partitions, and offset {before} cannot apply to all: pass "
                 f"partitions=[...]"
             )
         failures: list[TidelogError] = []

@@ -1,10 +1,11 @@
 """Creation, change and deletion of topics, with retries when the outcome of an attempt is unknown.
 
-Creating and deleting are not idempotent, and the node, or the metadata owner that it asks, may die halfway. The next
-attempt finds out: a missing topic was deleted, and an existing topic with the requested configuration was created. If
-another client did the same concurrently, the result of a creation is the same; a deletion names the topic id, also to
-the owner, because an earlier attempt may be executed late and must not delete a recreated topic. The current state is
-read from the metadata owner, through any node, because a lagging node must not decide the outcome.
+Creating and deleting are not idempotent, and the node, or the metadata owner to which the node forwards the request,
+may fail before it answers. The next attempt determines the outcome from the current state: a missing topic was deleted,
+and an existing topic with the requested configuration was created. If another client created the same topic
+concurrently, the result is the same. A deletion names the topic id, because an earlier attempt may be executed late and
+must not delete a recreated topic. The current state is read from the metadata owner, through any node, because the
+metadata of a lagging node may be outdated.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = False) -> pb.TopicReply:
-    """Create a topic and return the answer that describes it, or its first page.
+    """Create a topic and return its description, or the first page of the description.
 
     Args:
         exist_ok: return the description of a topic that exists.
@@ -45,7 +46,7 @@ async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = Fa
 
 
 async def alter(router: Router, request: pb.TopicAlter) -> pb.TopicReply:
-    """Change settings of a topic and return the answer that describes it, or its first page. Idempotent.
+    """Change settings of a topic and return its description, or the first page of the description. Idempotent.
 
     Raises:
         TidelogError: as `Router.call_any`.
@@ -84,10 +85,13 @@ async def delete(router: Router, name: str) -> None:
 
 
 async def describe(router: Router, name: str) -> pb.TopicReply:
-    """Return the description of a topic, or its first page; unconfirmed if the metadata owner cannot be reached.
+    """Return the description of a topic, or its first page.
+
+    If the metadata owner does not confirm the description, any node's own metadata is returned.
 
     Raises:
         UnknownTopicError: the topic does not exist.
+        EpochChangingError: the returned metadata is older than what this client knows already.
         TidelogError: as `Router.call_any`.
     """
 
@@ -114,7 +118,12 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
 
 
 async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
-    """Retry until the request timeout; each attempt knows whether an earlier one has an unknown outcome."""
+    """Retry until the request timeout.
+
+    Args:
+        attempt: called with True if the outcome of an earlier attempt is unknown.
+        about: the operation, for messages.
+    """
     unknown: TidelogError | None = None
 
     async def next_attempt() -> T:
@@ -141,7 +150,7 @@ async def _ask(router: Router, **kind: Any) -> pb.Envelope:
 
 
 async def _described(router: Router, name: str) -> pb.TopicReply | None:
-    """Return the current description of a topic, or its first page; None if it certainly does not exist."""
+    """Return the current description of a topic, or its first page; None if the topic certainly does not exist."""
     request = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=True))
     try:
         frame = await router.call_any(lambda: request, repeatable=True)

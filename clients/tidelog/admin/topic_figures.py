@@ -11,7 +11,7 @@ from tidelog.requests import paging
 from tidelog_proto import broker_pb2 as pb
 
 _SERVED: Final = frozenset({"active", "sealed", "idle", ""})
-"""States of partitions that accept records, at once or after they are opened."""
+"""States of partitions that accept records, immediately or after the owner has opened them."""
 _IDLE: Final = "idle"
 
 
@@ -30,7 +30,7 @@ async def figures_of_topics(router: Router, *, internal: bool = False) -> dict[s
 
 
 class FigureSums:
-    """Sums over pages of partitions."""
+    """Adds up the figures of topics over the pages of a CLUSTER_STATUS answer."""
 
     def __init__(self) -> None:
         self._figures: dict[str, TopicFigures] = {}

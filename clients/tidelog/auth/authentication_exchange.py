@@ -13,7 +13,7 @@ from tidelog_proto.auth.secret_permissions import permission_fault
 
 
 class AuthenticationExchange(Protocol):
-    """The authentication of one connection."""
+    """What `connect` requires of the authentication of one connection."""
 
     @property
     def credentials(self) -> pb.Credentials:
@@ -37,14 +37,14 @@ class AuthenticationExchange(Protocol):
 
 
 class Authenticator(Protocol):
-    """Authenticates a client's connections."""
+    """What `Client` requires of its credentials: the authentication of each connection."""
 
     async def shown(self) -> AuthenticationExchange:
         """Begin the exchange of one connection.
 
         Raises:
-            InvalidRequestError: there are no usable credentials.
-            NodeUnreachableError: a token function failed; it may succeed later.
+            InvalidRequestError: the credentials are missing or cannot be used.
+            NodeUnreachableError: the function that returns the token failed; a later call may succeed.
         """
         ...
 
@@ -74,8 +74,8 @@ class SecretFile:
 
     Args:
         what: name of the secret, for messages.
-        chars_max: maximum length; the rest is ignored.
-        kept: fallback value while the file is missing, or readable by everybody.
+        chars_max: maximum length in characters; the content after `chars_max` + 1 characters is ignored.
+        kept: value to return while the file is missing, empty, or accessible to every user.
     """
 
     def __init__(self, path: str | os.PathLike[str], what: str, chars_max: int, kept: str = "") -> None:
@@ -136,4 +136,4 @@ class ApiKeyAuthenticator:
 
 
 NO_CREDENTIALS: Final[Authenticator] = ApiKeyAuthenticator(str)
-"""For nodes without authentication."""
+"""Authenticates without credentials, at nodes that require none."""

@@ -30,6 +30,7 @@ class Password:
     """A user's password.
 
     Args:
+        user: the user's name.
         password: the password, or the path of a file that contains only the password and is read for each connection.
 
     Raises:

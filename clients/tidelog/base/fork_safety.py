@@ -29,5 +29,5 @@ os.register_at_fork(after_in_child=_fork_callbacks.run)
 
 
 def call_in_forked_child(thing: Any, callback: Callable[[Any], None]) -> None:
-    """Call `callback(thing)` in every child process of this one, as long as `thing` exists."""
+    """Call `callback(thing)` in every child process forked from this one while `thing` is alive."""
     _fork_callbacks.add(thing, callback)

@@ -14,12 +14,12 @@ _MARKED: Final[set[Callable[..., Any]]] = set()
 
 
 def internal(function: F) -> F:
-    """Mark a function, a method or (below `@property`) a property that may change in any release."""
+    """Mark a function, a method or (below `@property`) a property as internal: it may change in any release."""
     _MARKED.add(function)
     return function
 
 
 def is_internal(member: object) -> bool:
-    """Return whether a function, or the getter of a property, is marked."""
+    """Return whether a function, or the getter of a property, is marked with `@internal`."""
     function = member.fget if isinstance(member, property) else member
     return function in _MARKED

@@ -19,8 +19,8 @@ class LoopAffinity:
         """Refuse use in another process; with `bind`, also use outside an event loop or in another one.
 
         Raises:
-            ForkedError: the current process is another one.
-            WrongEventLoopError: no event loop is running, or another one.
+            ForkedError: the current process is not the one that created the object.
+            WrongEventLoopError: no event loop is running, or not the one in which the object was first used.
         """
         if os.getpid() != self._pid:
             raise ForkedError("this client was created before a fork; create a new one in the child process")

@@ -36,7 +36,7 @@ class LoopThread:
 
     @property
     def closed(self) -> bool:
-        """Whether it was stopped, or belongs to the parent process of a fork."""
+        """Whether the loop was stopped, or belongs to the parent process of a fork."""
         return self._closed or os.getpid() != self._pid
 
     @property

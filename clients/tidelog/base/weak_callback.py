@@ -8,14 +8,15 @@ import weakref
 from collections.abc import Callable
 
 Watch = Callable[[Callable[[], None]], Callable[[], None]]
-"""Registers a callback for changes, and returns a function that unregisters it."""
+"""A function that registers a callback for changes, and returns a function that unregisters the callback."""
 
 
 def watch_weakly(watch: Watch, loop: asyncio.AbstractEventLoop, method: Callable[[], None]) -> Callable[[], None]:
-    """Register a bound method without a reference to its object; return a function that unregisters it.
+    """Register a bound method without a strong reference to its object; return a function that unregisters it.
 
     Args:
-        watch: registers a callback.
+        watch: registers the callback that calls `method`.
+        loop: the loop on which the callback is unregistered when the object is garbage-collected.
     """
 
     def collected(_: object) -> None:  # Called in the thread in which the garbage collector runs.

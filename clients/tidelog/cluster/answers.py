@@ -51,7 +51,7 @@ def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
     answered = frame.envelope.WhichOneof("kind")
     if answered == ANSWERS[kind]:
         return frame
-    bad = BadReplyError(f"{connection.address[0]}:{connection.address[1]} answered {kind} with {answered}")
+    bad = BadReplyError(f"{connection.name} answered {kind} with {answered}; the connection was closed")
     connection.close(bad)
     raise bad
 
@@ -65,7 +65,7 @@ def results_of(results: Iterable[R], count: int, connection: Connection) -> list
     received = list(results)
     if len(received) != count:
         bad = BadReplyError(
-            f"{connection.address[0]}:{connection.address[1]} returned {len(received)} results for {count} entries"
+            f"{connection.name} returned {len(received)} results for {count} entries; the connection was closed"
         )
         connection.close(bad)
         raise bad

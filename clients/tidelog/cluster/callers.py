@@ -1,9 +1,9 @@
-"""Requests on behalf of a gateway's callers, each identified by a ticket.
+"""Requests that a gateway sends on behalf of other principals, its callers; a ticket identifies the principal.
 
 `Security.identify` returns a ticket that is valid for a minute and is sent with each request of a client whose `router`
 is `Security.for_caller`. The object that holds the ticket renews it in time, and immediately when a node refuses it;
 the client retries the refused request. Such a client shares the connections of the gateway's client and has a metadata
-cache of its own, which holds only what the caller may see.
+cache of its own, which holds only what the principal may see.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.hello_features import ON_BEHALF
 
 LOGINS_MAX: Final = 3
-"""Maximum number of attempts of a login, whose second step fails at a node that lacks the state of the first one."""
+"""Maximum number of attempts of a login: its second step fails at a node that lacks the state of the first one."""
 
 
 class Caller(Protocol):
-    """The principal on whose behalf a client sends requests."""
+    """What `Client` requires of the principal on whose behalf it sends requests."""
 
     @property
     def principal(self) -> str:
@@ -41,10 +41,10 @@ class Caller(Protocol):
         ...
 
     def ticket(self) -> bytes:
-        """Return the ticket that identifies the caller to nodes.
+        """Return the ticket that identifies the principal to nodes.
 
         Raises:
-            TidelogError: the caller's credentials are no longer valid.
+            TidelogError: the principal's credentials are no longer valid.
         """
         ...
 
@@ -53,7 +53,7 @@ class Caller(Protocol):
 
 
 class CallerTickets:
-    """Attaches the caller's ticket to requests, and applies the caller's quota.
+    """Attaches the ticket of a gateway's caller to requests, and applies the quota of this principal.
 
     Args:
         caller: the principal; None for the client's own requests, which carry no ticket.
@@ -62,35 +62,40 @@ class CallerTickets:
     def __init__(self, caller: Caller | None) -> None:
         self.caller = caller
         self.is_throttled = False
-        """Whether a node has reported a quota of the caller."""
+        """Whether a node has reported a quota of the principal."""
         self._throttles: WeakKeyDictionary[Connection, Throttle] = WeakKeyDictionary()
-        """The caller's throttle by connection, in addition to the connection's own, which callers share."""
+        """The principal's throttle by connection, in addition to that of the connection, which all principals share."""
 
     def attach(self, envelope: pb.Envelope, connection: Connection) -> None:
         """Attach the ticket to a request.
 
         Raises:
-            TidelogError: the caller's credentials are no longer valid, or the node does not support callers.
+            TidelogError: the principal's credentials are no longer valid, or the node does not support such requests.
         """
         if self.caller is not None:
             if ON_BEHALF not in connection.greeting.features:
                 raise NodeUnreachableError(
-                    f"{connection.name} runs a release that does not support requests on behalf of a caller; upgrade it"
+                    f"node {connection.name} runs a release that does not support requests on behalf of another "
+                    "principal; upgrade the node"
                 )
             envelope.on_behalf = self.caller.ticket()
 
     def throttles(self, connection: Connection) -> list[Throttle]:
-        """Return the throttles that apply to a publish on a connection: the client's own, and the caller's."""
+        """Return the throttles that apply to a publish on a connection: the client's own, and the principal's."""
         own = self._throttles.get(connection)
         return [throttle for throttle in (connection.throttle, own) if throttle is not None]
 
     def note_throttle(self, envelope: pb.Envelope, connection: Connection) -> None:
-        """Pause the caller's publishes for as long as an answer requires."""
+        """Pause the principal's publishes for as long as an answer requires."""
         if envelope.caller_throttle_ms or connection in self._throttles:
             self._throttle(connection).heard(envelope, envelope.caller_throttle_ms)
 
     def note_rejection(self, error: OverloadedError, connection: Connection) -> bool:
-        """Pause the caller's publishes if a node rejects them for long; return False for a short rejection."""
+        """Pause the principal's publishes if a node rejects them for more than `CHECK_INTERVAL_S`.
+
+        Returns:
+            False if the rejection is shorter, so that nothing is paused.
+        """
         if self.caller is None or error.retry_after_ms <= CHECK_INTERVAL_S * 1000:
             return False
         self._throttle(connection).hold(error.retry_after_ms)
@@ -107,14 +112,14 @@ class CallerTickets:
         return throttle
 
     def note_error(self, envelope: pb.Envelope, error: TidelogError) -> None:
-        """Report a refused ticket to the caller."""
+        """Report a refused ticket to `Caller.refused`, which renews the ticket."""
         if self.caller is not None and isinstance(error, TicketRefusedError):
             self.caller.refused(envelope.on_behalf)
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """The principal that credentials belong to.
+    """The principal to which credentials belong, and the ticket for requests on its behalf.
 
     Attributes:
         expires_us: when the credentials expire, µs since 1970; None if they do not.
@@ -132,7 +137,7 @@ class NotIdentifiedError(Exception):
     """Raised if the credentials belong to no known principal.
 
     Attributes:
-        error: the error to report to the caller.
+        error: the error that the gateway returns to the client that sent the credentials.
     """
 
     def __init__(self, error: TidelogError) -> None:

@@ -56,7 +56,10 @@ QUOTA_TIMEOUT_S: Final = 5.0
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_EVERY_S: Final = 5
 UNACKNOWLEDGED_MS_MAX: Final = 30_000
-"""TCP_USER_TIMEOUT. The kernel also applies it to a peer that stops reading, so it must exceed a tolerable stall."""
+"""Time after which the kernel closes a connection whose peer does not acknowledge sent bytes (TCP_USER_TIMEOUT).
+
+It also applies to a peer that only stops reading, so it must be longer than a stall that a node may have.
+"""
 
 
 Address = tuple[str, int]
@@ -67,7 +70,7 @@ Answered = Callable[[Frame | TidelogError], None]
 
 
 class Subscriber(Protocol):
-    """Receives the frames that the node pushes for one subscription."""
+    """What `Connection` requires of the receiver of the frames that a node pushes for one subscription."""
 
     def pushed(self, event: PushedEvent) -> None:
         """Handle a MESSAGE_EVENT of the subscription."""
@@ -106,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self.throttle: Throttle | None = None
         """The quota of this client; None until the node reports one."""
         self.count_throttled: Callable[[float], None] = lambda _: None
-        """Called with the seconds by which this client's delay has grown."""
+        """Called with the seconds by which the delay that the node's quota requires has grown."""
 
     def greeted(self, greeting: pb.HelloReply) -> None:
         """Store the node's HELLO reply and allow frames of full size."""
@@ -124,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed or closing; True before asyncio calls `connection_lost`."""
+        """Whether the connection is closed or closing; it may be closing before asyncio calls `connection_lost`."""
         return self._error is not None or (self._transport is not None and self._transport.is_closing())
 
     @property
@@ -190,10 +193,10 @@ class Connection(asyncio.BufferedProtocol):
         """Write a request immediately.
 
         Args:
-            envelope: with a kind; the correlation id is set here.
+            envelope: the request, of some kind; its correlation id is set here.
             attachment: buffers that are sent after the envelope.
-            attachment_bytes: their total length.
-            timeout_s: after this the outcome is a RequestTimeoutError.
+            attachment_bytes: total length of the attachment.
+            timeout_s: time without an answer after which the outcome is a RequestTimeoutError.
             wait_s: how long the node was asked to hold the answer back; included in `timeout_s`.
             answered: called synchronously when the answer is received; must not raise.
 
@@ -222,7 +225,8 @@ class Connection(asyncio.BufferedProtocol):
                 await asyncio.wait_for(waiter, timeout_s)
             except TimeoutError:
                 raise RequestTimeoutError(
-                    f"{_name(self.address)} accepted no data for {timeout_s:g} s; the request was not sent",
+                    f"the request was not sent: for {timeout_s:g} s, {self.name} accepted no data or left "
+                    f"{REQUESTS_IN_FLIGHT_MAX} earlier requests unanswered",
                     definite=True,
                 ) from None
         answer = self.request(envelope, timeout_s=timeout_s, wait_s=wait_s)
@@ -451,12 +455,13 @@ async def connect(
     Args:
         client_id: name of the client in the node's logs.
         software: name and version of the client software, for the node's logs.
-        timeout_s: for the whole exchange.
+        timeout_s: time limit of connecting and of the HELLO exchange together.
         idle_poll_us: see `IdlePoll`.
         tls: TLS context; None for no encryption.
 
     Raises:
-        NodeUnreachableError: refused, unresolvable, or no HELLO reply in time.
+        NodeUnreachableError: the connection is refused, the host name cannot be resolved, or no HELLO reply arrives in
+            time.
         InvalidRequestError, AccessError: the node refuses this client.
     """
     loop = asyncio.get_running_loop()
@@ -517,8 +522,8 @@ async def _begin_exchange(authenticator: Authenticator, timeout_s: float) -> Aut
             return await authenticator.shown()
     except TimeoutError:
         raise NodeUnreachableError(
-            f"the function of the credentials returned nothing within {timeout_s:g} s; make it faster, or raise the "
-            "time-out"
+            f"the function of the credentials returned nothing within {timeout_s:g} s; make it return sooner, for "
+            "example from a cache, or raise request_timeout_s if it is shorter than the limit of 10 s"
         ) from None
 
 

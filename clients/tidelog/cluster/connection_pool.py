@@ -72,13 +72,13 @@ def identity_of(
 
 
 class ConnectionPool:
-    """The connections by address.
+    """Opens and shares the connections of one client, at most one for each node address.
 
     Args:
-        metrics: receives connection events; None for none.
+        metrics: counts reconnects and throttling; None: no metrics.
         bootstrap: the bootstrap addresses. A node at another address must belong to the same cluster.
-        unreachable_timeout_s: how long a caller waits for a connection; the attempt itself continues. None: until the
-            attempt ends. Also the time-out of probes on open connections, see `Liveness`.
+        unreachable_timeout_s: maximum time for which `get` waits for a connection; the attempt itself continues. None:
+            until the attempt ends. Also the time-out of probes on open connections, see `Liveness`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ConnectionPool:
         return [connection for connection in self._connections.values() if not connection.closed]
 
     def doubtful(self, address: Address) -> bool:
-        """Return whether the last attempt to connect to `address` failed, or one is in progress."""
+        """Return whether the last connection or attempt at `address` failed, or an attempt is in progress."""
         return address in self._doubtful or address in self._attempts
 
     async def get(self, address: Address) -> Connection:

@@ -49,7 +49,8 @@ class Context:
         token_file: absolute path of a file that contains only a token (JWT).
         user: name of a user with a password.
         password_file: absolute path of a file that contains only the user's password.
-        tls: connect with TLS; implied by the files. False: as the environment variables say.
+        tls: connect with TLS; implied by the TLS files below. False without TLS files: as the environment variables
+            set.
         ca_file, cert_file, key_file, crl_file: absolute paths, see `tidelog.tls.Tls`.
     """
 
@@ -91,7 +92,7 @@ class Context:
         """Return the argument for `Client(tls=)`; None to use the environment's.
 
         Raises:
-            InvalidRequestError: its files contradict each other.
+            InvalidRequestError: the context's TLS files contradict each other.
         """
         files = (self.ca_file, self.cert_file, self.key_file)
         return Tls(*files, crl_file=self.crl_file) if self.tls or any(files) or self.crl_file else None
@@ -106,7 +107,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The content of the file: contexts by name, and the name of the current one."""
+    """The content of the contexts file: contexts by name, and the name of the current one."""
 
     by_name: Mapping[str, Context] = field(default_factory=dict)
     current: str | None = None
@@ -188,8 +189,8 @@ def require_context(name: str | None = None) -> Context:
     context = find_context(name)
     if context is None:
         raise InvalidRequestError(
-            "no cluster is named: pass bootstrap=, or select a context; create one with: tidelog context add NAME "
-            "--bootstrap … (TIDELOG_BOOTSTRAP is for commands)"
+            "no cluster is selected: pass bootstrap= to Client, or select a context; create one with: tidelog context "
+            "add NAME --bootstrap … (the variable TIDELOG_BOOTSTRAP applies only to commands)"
         )
     return context
 
@@ -299,8 +300,8 @@ def _parsed(document: Any) -> Contexts:
         raise TypeError("it is not a JSON object")
     if document.get("format_version") != _VERSION:
         raise ValueError(
-            f"format_version is {document.get('format_version')!r}, this Tidelog supports {_VERSION}; use a newer "
-            "Tidelog"
+            f"its format_version is {document.get('format_version')!r}, and this release of Tidelog supports only "
+            f"{_VERSION}; use the release that wrote the file"
         )
     contexts, current = document.get("contexts"), document.get("current")
     if not isinstance(contexts, dict) or not (current is None or isinstance(current, str)):
@@ -311,7 +312,9 @@ def _parsed(document: Any) -> Contexts:
 def _context(name: str, members: Any) -> Context:
     known = {each.name for each in fields(Context)}
     if not isinstance(members, dict) or not known.issuperset(members):
-        raise ValueError(f"context {name!r} has unknown members; known are: {', '.join(sorted(known))}")
+        raise ValueError(
+            f"context {name!r} must be an object that has only members among these: {', '.join(sorted(known))}"
+        )
     bootstrap, tls = members.pop("bootstrap", None), members.pop("tls", False)
     if not isinstance(bootstrap, list) or not all(isinstance(each, str) for each in [*bootstrap, *members.values()]):
         raise TypeError(f"context {name!r}: `bootstrap` must be a list of addresses, `tls` a boolean, the others text")

@@ -19,7 +19,10 @@ from tidelog.cluster.metadata import Metadata
 from tidelog.errors import NodeUnreachableError, NotOwnerError, TidelogError
 
 FALLBACK_AFTER_S: Final = 1.0
-"""How long an owner may fail to answer before another replica is read, and how long a fallback may take to connect."""
+"""Time without an answer after which another replica is read instead of the owner.
+
+It is also the time limit for connecting to that replica.
+"""
 
 
 class ReadReplica(NamedTuple):
@@ -39,7 +42,7 @@ class ReadReplica(NamedTuple):
 
 
 class FallbackReplicas:
-    """Selects the replica to read for one client.
+    """Selects the replica from which one client reads a partition: the owner, or another one if the owner has failed.
 
     Args:
         probe: sends the owner of a partition a request that needs no quorum, so that a responsive owner answers

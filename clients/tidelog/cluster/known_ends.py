@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 PARTITIONS_MAX: Final = 65_536
-"""Maximum number of partitions that are remembered; the oldest are evicted first."""
+"""Maximum number of partitions that are remembered; those noted first are evicted first."""
 
 
 class KnownEnds:
-    """The known log ends of one client."""
+    """The log ends that one client knows, by partition."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[bytes, int], tuple[int, int]] = {}
@@ -39,6 +39,6 @@ class KnownEnds:
         return self._ends.get((topic_id, partition), (0, 0))[1]
 
     def known(self, topic_id: bytes, partition: int, *, epoch: int) -> int:
-        """Return the log end that a node answering in `epoch` must know; 0 if none."""
+        """Return the log end that a node answering in `epoch` must know; 0 if this client knows none."""
         known_epoch, end_offset = self._ends.get((topic_id, partition), (0, 0))
         return end_offset if epoch <= known_epoch else 0

@@ -55,7 +55,7 @@ def unsent_in_kernel(sock: socket.socket | None) -> int:
 
 
 class Probed(Protocol):
-    """The connection that is monitored."""
+    """What `Liveness` requires of the connection that it monitors."""
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class Probed(Protocol):
 
 
 class Liveness:
-    """Monitors one connection.
+    """Detects that the node of one open connection is dead, and then fails the pending requests.
 
     Args:
         timeout_s: how long the node may be silent after a probe.
@@ -127,7 +127,7 @@ class Liveness:
             del self._watched[answer]
 
     def _arm(self, at: float) -> None:
-        """Check the requests at `at`; one timer serves all, as a timer per request would cost more than its answer."""
+        """Schedule a check of the pending requests. One timer serves all, as one per request would cost too much."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_at(at, self._check_pending), at

@@ -24,7 +24,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 REMEMBERED_MAX: Final = 8_192
-"""Maximum number of deleted topic ids, and of serials of names, that are remembered; the oldest are evicted first."""
+"""Maximum number of deleted topic ids, and of serials of names, that are remembered; the first noted are evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class NodeRoute:
 
 
 class Metadata:
-    """Topics and nodes as last reported. `revision` grows with every change."""
+    """Caches topics and nodes as the nodes have reported them. `revision` grows with every change."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -98,7 +98,11 @@ class Metadata:
             self.forget(topic.name)
 
     def is_stale(self, topic: pb.TopicInfo) -> bool:
-        """Return whether a topic was deleted. Nodes without serials (older ones): only known deletions count."""
+        """Return whether a topic was deleted.
+
+        A node of an older release reports no serials; the topics that it reports are stale only if their deletion is
+        known.
+        """
         known = self._topics.get(topic.name)
         if known is not None and known.topic_id == topic.topic_id:
             return False
@@ -184,7 +188,7 @@ class Metadata:
 
 
 def joined(pages: Sequence[pb.MetadataReply]) -> pb.MetadataReply:
-    """Merge the pages of an answer: merging a single page would drop the topic's other partitions."""
+    """Return the pages of an answer as one reply, so that the cache never has only some partitions of a new topic."""
     if len(pages) == 1:
         return pages[0]
     whole = pb.MetadataReply()

@@ -52,7 +52,7 @@ Ask = Callable[[RefreshRequest], Awaitable[tuple[bool, Mapping[str, TidelogError
 
 
 class MetadataRefresher:
-    """The metadata requests of one client.
+    """Combines the metadata requests of one client, and spaces them out.
 
     Args:
         ask: sends a request; returns whether metadata changed, and the errors of single topics.

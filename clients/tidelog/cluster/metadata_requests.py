@@ -27,15 +27,15 @@ Answer = tuple[bool, Mapping[str, TidelogError]]
 
 
 class Call(Protocol):
-    """Sends a request over a connection and returns its checked answer; `Router.call`."""
+    """What `MetadataRequests` requires of the function that sends a request, such as `Router.call`."""
 
     def __call__(self, connection: Connection, envelope: pb.Envelope, *, wait_s: float) -> Awaitable[Frame]:
-        """Send `envelope`; the node may hold its answer for `wait_s` seconds."""
+        """Send `envelope` and return its checked answer, which the node may hold back for `wait_s` seconds."""
         ...
 
 
 class MetadataRequests:
-    """Asks nodes about topics.
+    """Requests metadata of topics, and the confirmation of topic names, from nodes.
 
     Args:
         first_of: hedges an attempt over the connections of the nodes and returns the first success; the number rotates
@@ -96,7 +96,7 @@ class MetadataRequests:
 
         Raises:
             UnknownTopicError: no topic has the name.
-            TidelogError: trying again would not help.
+            TidelogError: a node refused the request with an error that is not retriable.
         """
         must_confirm = frozenset([name])
         try:

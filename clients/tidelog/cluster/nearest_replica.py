@@ -77,7 +77,7 @@ class NearestReplica:
 
 
 class ReplicaReader(Protocol):
-    """A consumer's subscriptions, as the lag monitor uses them."""
+    """What `monitor_lag` requires of a consumer's subscriptions."""
 
     @property
     def near_replicas(self) -> Mapping[TopicPartition, Address]:

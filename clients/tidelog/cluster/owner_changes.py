@@ -41,8 +41,8 @@ class Expectation:
     """A pending operation that waits for the owner of a partition.
 
     Attributes:
-        address: of the node that it waits for.
-        connection: None until connected.
+        address: address of the node for whose answer the operation waits.
+        connection: the connection to that node; None until it is open.
         abandon: called at most once, to abandon the operation.
         due_at: loop time from which silence counts; None for a subscription, which has no due answer.
         instead_of: address of the owner that the node replaces; None if the node is the owner.
@@ -66,7 +66,7 @@ Expect = Callable[[Callable[[ConnectionLostError], None]], list[Expectation]]
 
 
 class OwnerChanges:
-    """The pending expectations of one client.
+    """Abandons the pending operations of one client whose partition has moved to another node.
 
     Args:
         refresh: requests metadata of a topic in the background.
@@ -180,7 +180,7 @@ async def unless_moved(moves: OwnerChanges, expect: Expect, answer: Awaitable[T]
     """Wait for `answer`, unless the operation is abandoned first.
 
     Raises:
-        ConnectionLostError: it was abandoned.
+        ConnectionLostError: the operation was abandoned.
     """
     moved: asyncio.Future[TidelogError] = asyncio.get_running_loop().create_future()
 

@@ -25,7 +25,7 @@ _V = TypeVar("_V")
 
 
 class ReceivedBatch(Protocol):
-    """A batch that a subscription received."""
+    """What `ReceivedEpochs` requires of a batch that a subscription received."""
 
     @property
     def where(self) -> TopicPartition:
@@ -48,12 +48,16 @@ class EpochRange:
 
 
 class ReadEpochs:
-    """The epochs of records that one client has read, and of committed positions. Evicts the oldest partitions."""
+    """The epochs of the records that one client has read, and of the committed positions that it has received.
+
+    At most `PARTITIONS_MAX` partitions are remembered; those noted first are evicted first.
+    """
 
     def __init__(self) -> None:
         self._read: dict[_Key, list[EpochRange]] = {}
-        """Ranges of a partition, the most recently read first."""
+        """Topic id and partition -> ranges, the most recently read first."""
         self._committed: dict[_Key, tuple[int, int]] = {}
+        """Topic id and partition -> committed position, and the epoch of the record before it."""
 
     def read(self, topic_id: bytes, partition: int, batches: Sequence[RecordBatch]) -> None:
         """Note that consecutive batches were read."""
@@ -116,7 +120,8 @@ class ReceivedEpochs:
     """The epochs of the records before one consumer's positions, as far as known.
 
     Args:
-        ends, epochs: of the client; both are updated with what arrives.
+        ends: the log ends that the client knows; updated from received batches.
+        epochs: the epochs of the records that the client has read; updated from received batches.
     """
 
     def __init__(self, ends: KnownEnds, epochs: ReadEpochs) -> None:
@@ -153,7 +158,7 @@ class ReceivedEpochs:
         self._here.pop(where, None)
 
     def at(self, where: TopicPartition) -> int | None:
-        """Return the epoch of the last record that arrived; None if unknown."""
+        """Return the epoch of the last record received from a partition; None if unknown."""
         return self._here.get(where)
 
     def _note(self, where: TopicPartition, epoch: int | None) -> None:
@@ -164,7 +169,7 @@ class ReceivedEpochs:
 
 
 def _put_bounded(known: dict[_Key, _V], key: _Key, value: _V) -> _V:
-    """Store a value for a partition, and evict the oldest partition if there are too many."""
+    """Store a value for a partition; if there are too many partitions, evict the one that was stored first."""
     known[key] = value
     if len(known) > PARTITIONS_MAX:
         del known[next(iter(known))]

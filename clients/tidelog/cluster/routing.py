@@ -60,7 +60,10 @@ _log: Final = logging.getLogger("tidelog.client")
 
 
 class Router:
-    """Finds connections; owns the metadata cache and, unless it acts for a caller, the pool."""
+    """Selects the connection for each request, and keeps the metadata cache.
+
+    The router closes the connection pool unless it acts on behalf of another principal (`caller`).
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class Router:
         self._watchers: dict[str, set[Callable[[], None]]] = {}
 
     def for_caller(self, caller: Caller) -> Router:
-        """Return a router on behalf of a caller, with a cache of its own, over the connections of this one."""
+        """Return a router on behalf of a principal, with a metadata cache of its own and this router's connections."""
         return Router(
             self._bootstrap,
             self.pool,
@@ -107,7 +110,7 @@ class Router:
         """Send a request and return its answer, checked to be of the right kind.
 
         Args:
-            connection: to the node.
+            connection: the connection to the node.
             wait_s: how long the node is asked to hold the answer back, in addition to the request timeout.
         """
         kind = envelope.WhichOneof("kind")
@@ -468,7 +471,7 @@ class Router:
         try:
             self.caller_tickets.attach(envelope, connection)
         except TidelogError:
-            return  # the caller's credentials are no longer valid
+            return  # The principal's credentials are no longer valid.
         answer = connection.request(envelope, timeout_s=self.request_timeout_s)
         expectation = self.owner_changes.expect(topic, partition, connection, lambda _: None)
 
@@ -517,7 +520,8 @@ class Router:
     def _candidates(self, rounds: int = 0, first: Address | None = None) -> list[Address]:
         """Return all known addresses by preference: `first` unless it seems to have failed, then open connections.
 
-        After the first of some unsuccessful `rounds`, addresses are rotated, connected or not.
+        After `rounds` unsuccessful rounds, the addresses are rotated by that number, and open connections are no longer
+        preferred.
         """
         standing = {connection.address: connection for connection in self.pool.open_connections()}
 

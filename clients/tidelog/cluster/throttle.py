@@ -5,9 +5,9 @@ publishes earlier, the node stops reading from the connection, which blocks all 
 publishes nothing before the pause is over, and after a recent pause keeps little in flight. Other requests are not
 delayed.
 
-The quota may be changed or removed during the pause, so a client that waits long asks the node from time to time. For a
-caller of a gateway, the node rejects early publishes instead of blocking the connection, so the client tests with a
-publish whether the pause is over.
+The quota may be changed or removed during the pause, so a client that waits long asks the node every
+`CHECK_INTERVAL_S`. If a gateway publishes on behalf of a principal, the node rejects early publishes instead of
+blocking the connection, so the gateway's client tests with a publish whether the pause is over.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Final
 from tidelog_proto import broker_pb2 as pb
 
 SERIAL_PHASE_S: Final = 5.0
-"""How long after a pause the client sends one publish at a time, so that it does not exceed the quota again at once."""
+"""Time after a pause in which the client has only one publish in flight, so that it does not exceed the quota again."""
 IN_FLIGHT_S: Final = 0.5
 """Seconds of the allowed rate that may be in flight while there is no pause; a single request is always allowed."""
 CHECK_INTERVAL_S: Final = 5.0
-"""How often the client checks whether a longer pause is still required."""
+"""Interval at which the client checks whether a longer pause is still required."""
 _HOLDS: Final = frozenset({"publish_reply", "hello_reply"})
 _log: Final = logging.getLogger("tidelog.client")
 
 
 class Throttle:
-    """The publish throttle of one connection.
+    """Delays publishes on one connection as long as the node requires.
 
     Args:
-        node: HOST:PORT.
+        node: the node as HOST:PORT, for messages.
         count: called with the seconds by which the delay has grown.
-        principal: the principal whose quota it is, for messages.
+        principal: the principal that has the quota, for messages.
         ask: sends the node a request whose answer reports the remaining pause; None: a publish tests whether the pause
             is over.
     """
@@ -82,9 +82,10 @@ class Throttle:
         if throttle_ms and not self._logged:
             self._logged = True
             _log.warning(
-                "%s throttles this client to its quota; publishing continues in %.1f s. This is logged once per "
-                "connection; see the throttle metrics for the total delay, `tidelog quota list` for the quota",
+                "%s throttles %s to its quota; publishing continues in %.1f s. This is logged once per connection and "
+                "principal; see the throttle metrics for the total delay, `tidelog quota list` for the quota",
                 self._node,
+                self.principal,
                 until - now,
             )
 
@@ -93,8 +94,8 @@ class Throttle:
         now = self._loop.time()
         self._open_at, self._check_at = now + throttle_ms / 1000, now + CHECK_INTERVAL_S
         serial_until = self._open_at + SERIAL_PHASE_S
-        # For a gateway's caller, this runs for every answer; an answer without a pause must not extend the period after
-        # it.
+        # On behalf of a principal, this runs for every answer; an answer without a pause must not extend the time of
+        # single publishes that follows a pause.
         self._serial_until = serial_until if throttle_ms else min(serial_until, self._serial_until)
         if self._timer is not None:
             self._timer.cancel()

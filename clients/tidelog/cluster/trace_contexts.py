@@ -1,6 +1,6 @@
 """The W3C trace context that requests to nodes carry; in a gateway, that of the HTTP request being served.
 
-A node creates a span for a request that carries one. Without a source, requests carry none.
+A node creates a span for a request that carries a trace context. Requests carry none unless `use` has set a source.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class _Position(NamedTuple):
-    """A position and the id of its topic; None if the topic was not read at that time."""
+    """A position, and the id of its topic when the commit was scheduled; None if the topic was not read then."""
 
     offset: int
     topic_id: bytes | None
 
 
 class BackgroundCommits:
-    """The background commits of one consumer.
+    """Commits positions of one consumer in the background, with one commit in flight at a time.
 
     Args:
         store: stores positions, given the topic ids by name.
@@ -60,7 +60,7 @@ class BackgroundCommits:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, positions: Mapping[TopicPartition, int], on_commit: OnCommit | None) -> None:
-        """Schedule a commit; it replaces pending positions of the same partitions.
+        """Schedule a commit, which replaces pending positions of the same partitions.
 
         Args:
             positions: partition -> next offset to read.
@@ -101,7 +101,7 @@ class BackgroundCommits:
         asyncio.get_running_loop().call_soon(self._report, callbacks, dict[TopicPartition, Committed](), error)
 
     async def settled(self) -> None:
-        """Wait until everything scheduled before has an outcome that was reported."""
+        """Wait until all commits that were scheduled before have an outcome, and their callbacks were called."""
         for future in (self._storing, self._next):
             if future is not None:
                 await asyncio.wait([future])
@@ -148,7 +148,11 @@ class BackgroundCommits:
         self, callbacks: list[OnCommit], held: dict[TopicPartition, Committed], error: TidelogError | None
     ) -> None:
         if not callbacks and error is not None:
-            _log.warning("%s: commit failed: %s", self._group, describe_error(error))
+            _log.warning(
+                "%s: a background commit failed; the next commit of everything delivered includes its positions: %s",
+                self._group,
+                describe_error(error),
+            )
         for callback in callbacks:
             try:
                 callback(held, error)
@@ -159,4 +163,6 @@ class BackgroundCommits:
 
 
 def _cancelled_error() -> TidelogError:
-    return ClosedError("the commit was cancelled before its answer; its positions may or may not be stored")
+    return ClosedError(
+        "the background commit was cancelled before a node answered; its positions may or may not be stored"
+    )

@@ -49,8 +49,8 @@ class Consumer:
     """Reads topics. Created by `Client.consumer`; iterate over it for records, or over `batches()` for columns.
 
     Use it as an async context manager, or call `close`. One task at a time may iterate. Records of a partition are in
-    order. It reads the topics that have the given names when it begins: when one is deleted, iteration ends with
-    UnknownTopicError, even if the topic is recreated. With a pattern, and as a group member, reading continues.
+    order. The consumer reads the topics that have the given names when it begins: when one is deleted, iteration ends
+    with UnknownTopicError, even if the topic is recreated. With a pattern, and as a group member, reading continues.
 
     Args:
         router: the client's router.
@@ -128,7 +128,7 @@ class Consumer:
     @property
     @internal
     def cursor(self) -> Cursor:
-        """The position, for the blocking consumer, which delivers records in the caller's thread."""
+        """The consumer's cursor, for the blocking consumer, which delivers records in the application's thread."""
         return self._cursor
 
     @property
@@ -182,10 +182,10 @@ class Consumer:
         """Return up to `max_records` available records; wait at most `timeout_s` for the first one.
 
         The list is empty after the time-out, when the consumer was closed, or when the member's session expired before
-        the records could be returned. It ends before a record that does not decode; the next call continues there. A
-        dead letter in flight at the time-out continues, too. The first call also begins the consumer, which may take
-        longer. With many thousands of records per call, each record costs more, because Python's garbage collector
-        traverses them.
+        the records could be returned. The list ends before a record that does not decode; the next call continues
+        there. If a dead letter is in flight at the time-out, the next call waits for it. The first call also begins
+        the consumer, which may take longer than `timeout_s`. With many thousands of records per call, each record costs
+        more, because Python's garbage collector traverses them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
@@ -256,15 +256,16 @@ class Consumer:
     @property
     @internal
     def reads_until(self) -> float:
-        """`session_time` until which no other member may read its partitions; infinite if it is not a member.
+        """The `session_time` until which no other member may read this one's partitions; infinite if not a member.
 
-        It may grow. After it, `turn` must be awaited before more is delivered. Thread-safe.
+        The value grows with each answered heartbeat. After that time, `turn` must be awaited before more records are
+        delivered. Thread-safe.
         """
         return math.inf if self._member is None else self._member.reads_until
 
     @internal
     async def turn(self) -> None:
-        """Give the group member time to send heartbeats; if its session has expired, its records are dropped first."""
+        """Let the event loop send the group member's heartbeats; if its session has expired, drop its records."""
         if self._member is None or not self._has_begun:
             return
         await self._counted(self._member.turn())
@@ -329,8 +330,8 @@ class Consumer:
     async def assign(self, positions: Mapping[TopicPartition, int | None]) -> None:
         """Read additional partitions, each from an offset; None: from where the consumer would start by default.
 
-        The default is the group's committed position, or `start`; the call waits until it is known. A partition that is
-        read already continues at the offset, and with None is left unchanged.
+        The default is the group's committed position, or `start`; the call waits until that position is known. A
+        partition that is read already continues at the offset; with None it is left unchanged.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist; nothing is changed.
@@ -358,7 +359,7 @@ class Consumer:
     def pause(self, *partitions: TopicPartition) -> None:
         """Deliver nothing from partitions until `resume`; other partitions continue.
 
-        Received records wait, up to half of `prefetch_bytes`; the rest is received again later.
+        Received records of the partitions are kept, up to half of `prefetch_bytes`; others are received again later.
 
         Raises:
             UnknownPartitionError: a partition is not read; nothing is changed.
@@ -395,10 +396,10 @@ class Consumer:
         Raises:
             InvalidRequestError: the consumer has no group, or a position is invalid.
             ClosedError: the group member was closed.
-            MemberFencedError: a partition belongs to another member or to none; other positions may be stored. Also
-                raised once after the session has expired if records delivered before are not committed: they are read
-                again. The consumer rejoins by itself.
-            UnknownTopicError: a topic that was read was deleted; a recreated topic of its name is another one.
+            MemberFencedError: a partition is not assigned to this member; other positions may be stored. Also raised
+                once after the session has expired if records delivered before are not committed: members of the group
+                read them again. The consumer rejoins by itself.
+            UnknownTopicError: a topic that was read was deleted; a topic recreated under its name has another id.
         """
         self._check_usable()
         moved, ids = self._positions.to_commit(positions), dict(self._assignment.topic_ids)
@@ -416,13 +417,14 @@ class Consumer:
         Args:
             positions: as in `commit`, evaluated now.
             on_commit: called once on the event loop with partition -> stored position, and the error if some were not
-                stored; also once if the same function is passed again before that. Without it, errors are logged. Must
-                be a plain function; a coroutine function is a TypeError.
+                stored; also called once if the same function is passed again before that. Without `on_commit`, errors
+                are logged. It must be a plain function; a coroutine function raises TypeError.
 
         Raises:
             InvalidRequestError: the consumer has no group, or a position is invalid.
             ClosedError: the group member was closed.
-            BufferFullError: 1,000 distinct callbacks, or positions of 100,000 partitions, are pending.
+            BufferFullError: more than 1,000 distinct callbacks, or positions of more than 100,000 partitions, would be
+                pending.
         """
         self._check_usable()
         try:
@@ -433,15 +435,15 @@ class Consumer:
             self._commits.add(moved, on_commit)
 
     async def reject(self, record: Record, reason: str | Exception) -> None:
-        """Publish a record, as it was sent, to the dead-letter topic; return once that is acknowledged.
+        """Publish a record, as it was sent, to the dead-letter topic; return when the publish is acknowledged.
 
-        The position does not change: commit it, or ask for more, after this returns. See `Rejections.reject` for the
-        headers.
+        The consumer's position does not change: commit it, or ask for more records, after this call returns. See
+        `Rejections.reject` for the headers.
 
         Raises:
             InvalidRequestError: the consumer was created without `dead_letter`, or `record` is not a record.
-            RecordError: the dead-letter topic refuses the record, or the log no longer has what was sent.
-            TidelogError: it was not acknowledged; reject the record again.
+            RecordError: the dead-letter topic refuses the record, or the log no longer has the bytes that were sent.
+            TidelogError: the publish was not acknowledged; reject the record again.
         """
         self._check_usable()
         await self._counted(self._rejections.reject(record, reason))
@@ -461,8 +463,8 @@ class Consumer:
 
         Args:
             partition: the partition; a number is enough if the consumer reads one topic.
-            to: an offset; "earliest" or "latest"; a datetime with a zone, for the first record at or after it (or the
-                end); or a key, for its newest record.
+            to: an offset; "earliest" or "latest"; a datetime with a time zone, for the first record with that timestamp
+                or a later one (otherwise the end); or a key, for its newest record.
 
         Raises:
             UnknownPartitionError: the consumer does not read the partition.
@@ -507,10 +509,10 @@ class Consumer:
     # -------------------------------------------------------------------------------------------- lifecycle
 
     async def begin(self) -> None:
-        """Find the start positions and subscribe; iteration calls it.
+        """Find the start positions and subscribe; iteration calls this method.
 
-        A partition without a reachable replica is added when one can be reached; a group waits until a quorum confirms
-        its positions. The log (`tidelog.consumer`) reports what the consumer waits for.
+        A partition without a reachable replica is added when one can be reached; with a group, the consumer waits until
+        a quorum confirms the committed positions. The logger `tidelog.consumer` reports what the consumer waits for.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: a topic or partition does not exist.
@@ -539,7 +541,7 @@ class Consumer:
         await self._end(commits_in_hand=True)
 
     async def abort(self) -> None:
-        """Close without counting the records that the application still holds as processed."""
+        """Close as `close` does, but count the records that the application still holds as not processed."""
         await self._end(commits_in_hand=False)
 
     # --------------------------------------------------------------------------------------------- internals
@@ -565,7 +567,7 @@ class Consumer:
             self._yield_at = time.monotonic() + SKIP_SLICE_S
 
     async def _counted(self, work: Awaitable[T]) -> T:
-        """Await a call of the application, which does not count as idle while it waits."""
+        """Await work for the application, which does not count as idle (`poll_timeout_s`) while it waits."""
         self._waiting.count += 1
         try:
             return await work
@@ -593,6 +595,7 @@ class Consumer:
             return partition
         if len(self._options.topics) != 1:
             raise InvalidRequestError(
-                f"this consumer reads several topics: pass TopicPartition(topic, number), got {partition}"
+                f"a partition number is enough only if the consumer was created with exactly one topic name: pass "
+                f"TopicPartition(topic, {partition}), got {partition}"
             )
         return TopicPartition(self._options.topics[0], partition)

@@ -29,7 +29,7 @@ _ending: Final[set[asyncio.Task[None]]] = set()
 
 
 class PendingCalls:
-    """How many calls of the application are waiting, for records or for a dead letter."""
+    """Counts the calls of the application that are waiting for records or for a dead letter."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -43,8 +43,8 @@ class PositionStore:
     """Determines which positions a consumer commits, and stores them.
 
     Args:
-        cursor: informed of stored positions.
-        is_manual: whether only the application commits delivered records.
+        cursor: the consumer's cursor, which is informed of stored positions.
+        is_manual: whether delivered records are committed only by calls of the application (`commit="manual"`).
     """
 
     def __init__(self, router: Router, options: ConsumerOptions, cursor: Cursor, *, is_manual: bool) -> None:
@@ -75,7 +75,8 @@ class PositionStore:
     def after_skipped(self) -> dict[TopicPartition, int]:
         """Return positions that a member may store although the application has not committed them.
 
-        They are after skipped records, where the application has committed every record delivered before.
+        They follow records that were skipped, in partitions where the application has committed every record delivered
+        before the skipped ones.
         """
         if self.member is None or not self._is_manual or not (skipped := self._cursor.skipped_ranges()):
             return {}
@@ -105,7 +106,7 @@ class PositionStore:
             self.member.commits.losses.reported(positions)
 
     async def store(self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], note: str = "") -> Commits:
-        """Store positions; without a group membership topic by topic, until one fails.
+        """Store positions; if the consumer is not a group member, topic by topic, until one fails.
 
         Raises:
             TidelogError: nothing was stored.
@@ -123,7 +124,7 @@ class PositionStore:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerParts:
-    """The parts of a consumer."""
+    """The parts of a consumer that must be ended when it is closed or garbage-collected."""
 
     commits: BackgroundCommits
     member: GroupMember | None
@@ -144,7 +145,10 @@ class ConsumerParts:
 
 
 def end_when_dropped(consumer: object, parts: ConsumerParts, topics: str) -> weakref.finalize[Any, Any]:
-    """End the parts, with a warning, when the consumer is collected; `detach` the returned finalizer on close."""
+    """End the parts, with a ResourceWarning, when the consumer is garbage-collected without `close`.
+
+    `close` must `detach` the returned finalizer.
+    """
     finalizer = weakref.finalize(consumer, _on_collected, asyncio.get_running_loop(), parts, topics)
     finalizer.atexit = False
     return finalizer

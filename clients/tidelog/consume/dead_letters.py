@@ -23,11 +23,14 @@ ERROR_CHARS_MAX: Final = 1024
 """Maximum length of the error in the header."""
 
 HEADERS: Final = ("tidelog-topic", "tidelog-partition", "tidelog-offset", "tidelog-error")
-"""Headers of a dead letter, after those of the record: its origin and the reason. They replace earlier ones."""
+"""Headers of a dead letter, after those of the record: its origin and the reason.
+
+They replace headers of the same names, which the record has if it is itself a dead letter.
+"""
 
 
 class DeadLetters:
-    """The dead-letter topic of one consumer.
+    """Publishes undecodable and rejected records of one consumer to its dead-letter topic.
 
     Args:
         make_producer: creates the producer; called for the first record.
@@ -37,7 +40,7 @@ class DeadLetters:
         self._make_producer = make_producer
         self._producer: Producer | None = None
         self._record: Record | None = None
-        """The record being published, including one whose caller was cancelled."""
+        """The record being published; it stays set if the call of `put` was cancelled."""
         self._task: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
@@ -69,7 +72,8 @@ class DeadLetters:
         try:
             task.result()
         except (BatchTooLargeError, UnsupportedBatchError) as error:
-            raise _undeliverable_error(undecodable.record, "does not decode, and ", error) from error
+            remedy = f"; seek to {undecodable.record.offset + 1} to skip it"
+            raise _undeliverable_error(undecodable.record, "does not decode, and ", error, remedy) from error
         return True
 
     async def publish(self, record: Record, reason: str | Exception) -> None:
@@ -77,12 +81,12 @@ class DeadLetters:
 
         Raises:
             RecordError: the dead-letter topic cannot store the record.
-            TidelogError: the record was not acknowledged, or this was closed.
+            TidelogError: the record was not acknowledged, or the consumer was closed.
         """
         try:
             await self._publish(record, reason)
         except (BatchTooLargeError, UnsupportedBatchError) as error:
-            raise _undeliverable_error(record, "", error) from error
+            raise _undeliverable_error(record, "", error, "") from error
 
     async def close(self) -> None:
         """Close the producer; a waiting `put` returns False.
@@ -127,10 +131,10 @@ class DeadLetters:
         )
 
 
-def _undeliverable_error(record: Record, fault: str, error: TidelogError) -> RecordError:
+def _undeliverable_error(record: Record, fault: str, error: TidelogError, remedy: str) -> RecordError:
     return RecordError(
-        f"{record.topic}/{record.partition}: the record at offset {record.offset} {fault}cannot be a dead letter: "
-        f"{describe_error(error)}; seek to {record.offset + 1} to skip it",
+        f"{record.topic}/{record.partition}: the record at offset {record.offset} {fault}cannot be published to the "
+        f"dead-letter topic: {describe_error(error)}{remedy}",
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

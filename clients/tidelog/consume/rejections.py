@@ -15,7 +15,7 @@ from tidelog.subscriptions.cursor import Cursor
 
 
 class Rejections:
-    """Rejects records of one consumer.
+    """Finds the sent bytes of records that the application rejects, and publishes them as dead letters.
 
     Args:
         topic_ids: name -> id of the topics that the consumer reads.
@@ -36,13 +36,13 @@ class Rejections:
         self._topic_ids = topic_ids
 
     async def reject(self, record: Record, reason: str | Exception) -> None:
-        """Publish a record to the dead-letter topic, and return once that is acknowledged.
+        """Publish a record to the dead-letter topic, and return when the publish is acknowledged.
 
         The dead letter has the key, value, headers, tag and time that were sent, not the results of deserializers, and
         in addition the headers `tidelog-topic`, `tidelog-partition`, `tidelog-offset` and `tidelog-error` (the reason,
         at most 1,024 characters), which replace those of an earlier dead letter. If the process ends before the
-        position is committed, the record is read again and may be published twice; so may a call that was cancelled.
-        Calls of one consumer publish in turn.
+        position is committed, or the call is cancelled, the record may be published twice. Concurrent calls of one
+        consumer publish one after another.
 
         With deserializers, a record of a batch that is not the current one is read from the node again.
 
@@ -79,8 +79,8 @@ class Rejections:
             return stored
         raise RecordError(
             f"{record.topic}/{record.partition}: the log no longer has the record at offset {record.offset}, so the "
-            "bytes that were sent cannot be published to the dead-letter topic; reject records before their retention "
-            "ends",
+            "bytes that were sent cannot be published to the dead-letter topic; reject records before retention or "
+            "compaction deletes them",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,

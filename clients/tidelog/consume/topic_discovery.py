@@ -28,7 +28,7 @@ from tidelog.subscriptions.consumer_options import (
 )
 
 NEW_PARTITIONS_S: Final = 30.0
-"""How often a consumer looks for new partitions, and one with a pattern for new topics."""
+"""Interval at which a consumer looks for new partitions and, with a pattern, for new topics."""
 
 TOPICS_AT_ONCE: Final = 32
 """Maximum number of topics that are resolved concurrently."""
@@ -37,14 +37,14 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class TopicDiscovery:
-    """The topics of one consumer."""
+    """Finds the partitions of the topics of one consumer, and adds them to its `Assignment`."""
 
     def __init__(self, router: Router, options: ConsumerOptions, assignment: Assignment) -> None:
         self._router = router
         self._options = options
         self._assignment = assignment
         self._known_partitions: dict[str, set[int]] = {}
-        """Partitions of each topic that were added, or are being resolved."""
+        """Partitions of each topic that were added, or whose start offset is being resolved."""
         self._ids: dict[str, bytes] = {}
         self._unwatch: dict[str, Callable[[], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +80,12 @@ class TopicDiscovery:
     # ------------------------------------------------------------------------------------------- start
 
     async def _start_positions(self, topics: Iterable[str], *, late: bool = False) -> dict[str, StartPositions]:
-        """Resolve where to start in topics; in topics that were created later, at offset 0."""
+        """Resolve where to start in topics.
+
+        Args:
+            late: whether the topics were created after the consumer began; without a committed position they are read
+                from their first record.
+        """
         starts: dict[str, StartPositions] = {}
         room = asyncio.Semaphore(TOPICS_AT_ONCE)
 
@@ -154,7 +159,7 @@ class TopicDiscovery:
                     self._add_topic(topic, start)
 
     def _add_new_partitions(self, topic: str) -> None:
-        """Add partitions that were created."""
+        """Add partitions that were created since the topic was added."""
         route = self._router.metadata.topic(topic)
         if route is None or route.topic_id != self._ids.get(topic) or not self._is_whole(topic):
             return
@@ -214,5 +219,5 @@ class TopicDiscovery:
 
 
 def _from_earliest(options: TopicOptions) -> TopicOptions:
-    """Return the options for a topic that was created later: it is read from offset 0."""
+    """Return the options for a topic that was created after the consumer began: it is read from its first record."""
     return options if isinstance(options.start, dict) else replace(options, start="earliest")

@@ -40,7 +40,7 @@ class Groups:
         self._check_usable = check
 
     async def list(self) -> list[GroupInfo]:
-        """Return all groups by name, without their members."""
+        """Return all groups, sorted by name, without their members."""
         groups: list[GroupInfo] = []
         while True:
             page, more = await self.page(after=groups[-1].name if groups else "")
@@ -49,7 +49,7 @@ class Groups:
                 return groups
 
     async def page(self, *, after: str = "") -> tuple[Sequence[GroupInfo], bool]:
-        """Return up to about a thousand groups by name, and whether more follow.
+        """Return up to about a thousand groups in the order of their names, and whether more follow.
 
         Args:
             after: name of the last group of the previous page; it need not exist any more.
@@ -78,8 +78,8 @@ class Groups:
         """Delete a group and its positions.
 
         Raises:
-            GroupNotEmptyError: it has members.
-            UnknownGroupError: it does not exist.
+            GroupNotEmptyError: the group has members.
+            UnknownGroupError: the group does not exist.
         """
         self._check_usable()
         checked_group(name)
@@ -89,8 +89,8 @@ class Groups:
     async def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
         """Return a group's lag in every partition of the topics that it reads, or of one topic.
 
-        Without a topic the answer for an unknown group is empty. With one, all its records count if the group has no
-        position in it, also if the group does not exist.
+        Without `topic`, the result for a group that does not exist is empty. With `topic`, all records of a partition
+        in which the group has no position count as lag, even if the group does not exist.
         """
         self._check_usable()
         committed = await committed_positions.committed(self._router, name, topic)
@@ -117,11 +117,13 @@ class Groups:
         """Move a group's positions and return the resulting positions and lag.
 
         Args:
-            name: of the group, which must have no members.
-            to: "earliest", "latest", a datetime with a zone, or an offset, limited to the bounds of the log.
+            name: name of the group, which must have no members.
+            to: "earliest", "latest", a datetime with a time zone, or an offset, which is limited to the bounds of the
+                log.
             topic: only this topic; None for all topics in which the group has positions.
-            partitions: of that topic; None for all.
-            dry_run: only return the result; note and time are those of the newest commit.
+            partitions: only these partitions of `topic`; None for all.
+            dry_run: return the resulting positions without storing them; `note` and `commit_timestamp_us` are then
+                those of the stored commits.
 
         Raises:
             GroupNotEmptyError: the group has members, which would ignore the reset.

@@ -37,11 +37,11 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class GroupCommits:
-    """The commits of a consumer, across its successive memberships of one group.
+    """Stores the positions of a consumer, across its successive memberships of one group.
 
     Args:
         topic_ids: returns name -> id of the topics that are read.
-        membership: returns the current membership; None for a consumer that is not a member.
+        membership: returns the current membership; None while the consumer is not a member.
 
     Attributes:
         losses: the partitions that were lost with uncommitted records.
@@ -66,7 +66,7 @@ class GroupCommits:
         self._closed = False
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note the start positions of new partitions; no later position is stored yet."""
+        """Note the positions at which the member begins to read partitions; no larger positions are stored yet."""
         self._stored_positions.update(positions)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -74,7 +74,7 @@ class GroupCommits:
         self._stored_positions.pop(partition, None)
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the positions that are beyond the stored ones."""
+        """Return the positions that are larger than the stored ones."""
         return {where: offset for where, offset in positions.items() if offset > self._stored_positions.get(where, -1)}
 
     def after_skipped(self, skipped: Mapping[TopicPartition, SkippedRange]) -> dict[TopicPartition, int]:
@@ -112,7 +112,7 @@ class GroupCommits:
         note: str = "",
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> Commits:
-        """Store positions durably; each succeeds or fails on its own.
+        """Store positions durably; each position succeeds or fails independently of the others.
 
         Args:
             positions: partition -> next offset.
@@ -132,7 +132,10 @@ class GroupCommits:
             check_position(where, offset)
         membership = self._membership()
         if membership is None or not membership.is_joined:
-            raise MemberFencedError("this consumer is currently not a member of its group; nothing was committed")
+            raise MemberFencedError(
+                f"this consumer is currently not a member of group {self._group!r}; nothing was committed. The "
+                "consumer joins by itself; commit again then"
+            )
         self._in_flight += 1
         self._none_in_flight.clear()
         try:
@@ -234,13 +237,18 @@ async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition,
     try:
         failed = (await commits.store(moved)).failed
     except TidelogError as error:
-        _log.warning("%s: committing %d partitions failed: %s", group, len(moved), describe_error(error))
+        reason = describe_error(error)
+        _log.warning("group %r: the positions of %d partitions were not stored: %s", group, len(moved), reason)
         return
     refused = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
     if refused:
         where, why = next(iter(refused.items()))
         _log.warning(
-            "%s: %d positions were refused; that of %s/%d: %s", group, len(refused), *where, describe_error(why)
+            "group %r: positions of %d partitions were refused, among them that of %s/%d: %s",
+            group,
+            len(refused),
+            *where,
+            describe_error(why),
         )
 
 

@@ -1,9 +1,9 @@
 """The initial positions of a group that does not start at the log start, which are stored before anything is delivered.
 
-This concerns `start="latest"` and partitions without a committed position. A partition that was created after the
-member began is read from offset 0, so that its first records are not skipped. For other partitions the position is
-stored before any record is delivered, with every commit mode: if the member leaves before its first commit, the next
-member starts at the same position and skips no records published meanwhile.
+This concerns every `start` other than "earliest", and partitions without a committed position. A partition that was
+created after the member began is read from its first record, so that no records are skipped. For other partitions the
+position is stored before any record is delivered, with every commit mode: if the member leaves before its first commit,
+the next member starts at the same position and skips no records published meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class InitialPositions:
-    """The initial positions of one member."""
+    """Chooses and stores the initial positions of one member."""
 
     def __init__(self, router: Router, options: ConsumerOptions, commits: GroupCommits) -> None:
         self._router = router
@@ -52,7 +52,7 @@ class InitialPositions:
             except TidelogError as error:
                 if not error.retriable:
                     raise
-                _log.info("%s: cannot list topics yet: %s", options.group, describe_error(error))
+                _log.info("group %r: cannot list topics yet, retrying: %s", options.group, describe_error(error))
                 await asyncio.sleep(backoff.next_wait_s(error.retry_after_ms))
             else:
                 return
@@ -65,7 +65,10 @@ class InitialPositions:
         counts[route.topic_id] = route.partition_count
 
     def start_options(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:
-        """Return the start options for partitions without a committed position, grouped by equal options."""
+        """Return the options that apply to partitions without a committed position, grouped by equal options.
+
+        Partitions that were created after the member began start at "earliest", the others as the application chose.
+        """
         options = self._options.of_topic(topic)
         count = None if self._partition_counts is None else self._partition_counts.get(topic_id, 0)
         old = tuple(number for number in numbers if count is None or number < count)
@@ -74,7 +77,7 @@ class InitialPositions:
         return [each for each in alike if each.partitions]
 
     async def store(self, positions: Mapping[TopicPartition, int], is_wanted: Callable[[TopicPartition], bool]) -> None:
-        """Store start positions, retrying until they are stored or refused, or the partitions are released."""
+        """Store start positions; retry each until it is stored or refused, or its partition is no longer wanted."""
         left, backoff = dict(positions), Backoff()
         while left := {where: offset for where, offset in left.items() if is_wanted(where)}:
             try:
@@ -84,7 +87,7 @@ class InitialPositions:
             for where, why in failed.items():
                 if not why.retriable:
                     _log.info(
-                        "%s: initial position of %s/%d was refused: %s",
+                        "group %r: the initial position of %s/%d was refused: %s",
                         self._options.group,
                         *where,
                         describe_error(why),

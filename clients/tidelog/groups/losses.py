@@ -24,7 +24,7 @@ class Losses:
         """Partition -> offset after the last delivered record."""
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note that partitions were lost, with the offset after the last record that was delivered of each."""
+        """Note that partitions were lost; `positions`: the offset after the last delivered record of each."""
         self._uncommitted |= positions
 
     def committed(self, positions: Mapping[TopicPartition, int]) -> None:

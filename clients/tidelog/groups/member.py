@@ -33,22 +33,24 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import OFFSETS_TOPIC
 
 WAIT_SHARE: Final = 4
-"""A long poll takes at most this fraction of the session or poll time-out.
+"""A heartbeat waits at the coordinator for at most the session time-out or poll time-out divided by this number.
 
 So when the coordinator fails, at least half of the session is left for its successor.
 """
 YIELD_INTERVAL_S: Final = 0.05
-"""How often an application that never waits yields to the member's heartbeats."""
+"""Interval at which an application that never waits yields to the member's heartbeats."""
 YIELD_STEPS: Final = 4
-"""Event loop iterations that process an answer and send the next heartbeat."""
+"""Number of event loop iterations that process an answer and send the next heartbeat."""
 LEAVE_TIMEOUT_S: Final = 2.0
+"""Time limit on close for commits in flight, and again for the message to the coordinator."""
 IDLE_CHECK_S: Final = 0.5
+"""Interval at which a member that left because the application was idle checks whether it asks for records again."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class GroupMember:
-    """A consumer's membership of its group.
+    """Keeps one consumer a member of its group until `close`.
 
     Args:
         make_handover: creates the handover for this member's commits.
@@ -79,11 +81,12 @@ class GroupMember:
         self._is_waiting = is_waiting
         self.turn_at = 0.0
         self._born_us = time.time_ns() // 1000
-        """Constant across rejoins; otherwise two processes with one instance id would fence each other forever."""
+        """Time of creation, which does not change when the member rejoins: the coordinator fences the older one of two
+        processes with the same instance id; otherwise they would fence each other forever."""
         self._read = ", ".join(options.topics) if options.pattern is None else f"topics like {options.pattern.text!r}"
         self._membership: Membership | None = None
         self._is_known = False
-        """Whether a coordinator may know the member."""
+        """Whether a heartbeat was sent, so that a coordinator may know the member."""
         self._closed = False
         self._coordinator_partition: TopicPartition | None = None
         """The partition whose owner is the group's coordinator; None until the number of partitions is known."""
@@ -107,7 +110,7 @@ class GroupMember:
 
     @property
     def reads_until(self) -> float:
-        """`session_time` until which no other member may read this member's partitions."""
+        """The `session_time` until which no other member may read this member's partitions."""
         return 0.0 if self._membership is None else self._membership.ends_at
 
     def begin(self) -> None:
@@ -162,8 +165,9 @@ class GroupMember:
         self.turn_at = session_time() + left_s
 
     async def close(self, *, commits_in_hand: bool) -> None:
-        """Release all partitions and leave; a static member's partitions are reserved until its session expires."""
-        # `close` may run in a callback of the loop's own task, which `ended` does not cancel; this ends the loop.
+        """Release all partitions and leave; a static member's partitions stay reserved until its session expires."""
+        # `close` may run in a callback of the task of `_run_memberships`, which `cancel_all` does not cancel then; this
+        # flag ends its loop.
         self._closed = True
         await cancel_all(self._running)
         membership, self._running = self._membership, []
@@ -326,7 +330,11 @@ class GroupMember:
         try:
             await self._ask(membership.leaving(), wait_ms=0)
         except TidelogError as error:
-            _log.info("%s: could not report leaving to the coordinator: %s", self, describe_error(error))
+            _log.info(
+                "%s: could not report leaving to the coordinator; the member leaves when its session times out: %s",
+                self,
+                describe_error(error),
+            )
         before = self._assignment.cursor.progress
         while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 - the cursor has no event
             await asyncio.sleep(IDLE_CHECK_S)

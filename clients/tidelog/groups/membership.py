@@ -36,10 +36,11 @@ class Membership:
     Attributes:
         member_id: 16 to 64 letters and digits, random for each membership.
         wish: the requested group settings.
-        ended_member_id: of an earlier membership of this process that reads nothing any more; "" for the first one.
-        generation: sent with commits.
-        assigned: the target assignment of the newest answer.
-        held: partitions that the member has begun and not released.
+        ended_member_id: member id of the previous membership of this process, which no longer reads anything; "" if
+            this is the first membership.
+        generation: the group's generation that the coordinator reported last; sent with commits.
+        assigned: the target assignment that the coordinator has sent last.
+        held: partitions that the member has begun to read and not released.
         names: topic id -> name of the assigned topics.
         wants_loads: whether the coordinator has asked for the load of each partition.
     """
@@ -87,13 +88,14 @@ class Membership:
         return pb.GroupHeartbeat(group=self.group, member_id=self.member_id, leave=True)
 
     def stopping(self) -> pb.GroupHeartbeat:
-        """Return the last heartbeat of a static member, whose partitions stay reserved for a session."""
+        """Return the last heartbeat of a static member, whose partitions stay reserved until its session expires."""
         return pb.GroupHeartbeat(group=self.group, member_id=self.member_id, stopped=True)
 
     def answered(self, reply: pb.GroupHeartbeatReply, *, sent_at: float, now: float) -> Change:
         """Apply the answer to a heartbeat that was sent at `sent_at`; return the change of the assignment.
 
-        Answers that are older than the newest applied one, or arrive after the session has expired, are ignored.
+        An answer is ignored if its revision is lower than that of an applied answer, or if it arrives after the session
+        has expired.
         """
         if now >= sent_at + self.session_s:
             return NO_CHANGE

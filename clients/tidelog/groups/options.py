@@ -39,18 +39,19 @@ class Group:
     """A consumer group and the options of the membership, for `client.consumer(..., group=Group("g", ...))`.
 
     Args:
-        name: of the group.
-        commit: "auto": everything processed, every `commit_interval_s`, at revocation and on close; "processed":
-            everything processed, before each batch or `poll`, and at revocation; "manual": only by `commit()`, apart
-            from skipped records, which the member commits once every record delivered before them is committed.
-        commit_interval_s: for "auto".
+        name: name of the group.
+        commit: when positions are committed. "auto": those of processed records, every `commit_interval_s`, at
+            revocation and on close; "processed": those of processed records, before each batch or `poll`, at revocation
+            and on close; "manual": only by `commit()`, except positions after skipped records, which the member commits
+            once every record delivered before them is committed.
+        commit_interval_s: interval of commits with "auto".
         assignor: how the group distributes partitions: "sticky" (even, with few moves), "range", "round_robin" or
             "load" (even by the bytes per second that members measure; partitions also move when those change). The last
-            member that sets it decides for the group. None: keep the group's.
+            member that sets an assignor decides for the group. None: keep the group's assignor.
         instance_id: id of a static member, constant across restarts of the process; its partitions are reserved for a
             session while it restarts.
-        session_timeout_s: 0.5 to 1800; partitions are reassigned after the cluster has received no heartbeat for so
-            long.
+        session_timeout_s: 0.5 to 1800; partitions are reassigned after the coordinator has received no heartbeat for
+            this time.
         poll_timeout_s: partitions are reassigned after the application has not asked for records for this time.
         on_assigned: called (and awaited, if possible) with partitions before any of their records are delivered.
         on_revoked: called with revoked partitions after their last record was delivered; `commit()` still accepts their
@@ -138,6 +139,7 @@ def member_options(group: Group | None, *, is_shared: bool) -> Group | None:
         return group
     if group != Group(group.name):
         raise InvalidRequestError(
-            "explicit partitions do not join a group, so Group(...) has no effect; pass the group's name instead"
+            "a consumer with explicit partitions, a `start` by partition, or neither topics nor a pattern does not "
+            f"join a group, so the options of Group(...) have no effect; pass group={group.name!r} instead"
         )
     return None

@@ -35,17 +35,18 @@ from tidelog.subscriptions.cursor import SkippedRange
 
 _POLL_S: Final = 0.01
 FORBIDDEN_TRIES: Final = 15
-"""Maximum attempts to begin with a forbidden topic that matches the pattern; together they take about ten seconds.
-seconds."""
+"""Maximum number of attempts to begin reading a forbidden topic that matches the pattern; together they take at most
+about 10 s."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class PartitionHandover:
-    """The handover of one member's partitions.
+    """Begins and releases the partitions of one member, and passes their positions on.
 
     Args:
-        changed: called when partitions were released, to report that to the coordinator.
+        settle_commits: waits until the background commits of the consumer have an outcome.
+        changed: called when partitions were released, so that the member reports that to the coordinator.
     """
 
     def __init__(
@@ -114,7 +115,11 @@ class PartitionHandover:
         await self._finish_loss(positions)
 
     async def end(self, membership: Membership, *, commits_in_hand: bool) -> None:
-        """Release all partitions on close; `commits_in_hand`: count records that the application holds as processed."""
+        """Release all partitions on close.
+
+        Args:
+            commits_in_hand: whether records that the application still holds count as processed.
+        """
         await self._stop()
         hand = {} if commits_in_hand else self._assignment.cursor.in_hand()
         self.revoking |= self._unassign(self._assignment.partitions)
@@ -140,7 +145,7 @@ class PartitionHandover:
                         self._assignment.broken(error)
                         return
                     _log.info(
-                        "%s: cannot start to read topic %s yet, trying again: %s",
+                        "group %r: cannot start to read topic %s yet, retrying: %s",
                         self._group,
                         topic,
                         describe_error(error),
@@ -153,7 +158,7 @@ class PartitionHandover:
             self._beginning.difference_update(places)
 
     def _coordinator_will_notice(self, error: TidelogError, tries: int) -> bool:
-        """Return whether the coordinator soon detects the reason for an error and revokes the partitions."""
+        """Return whether the coordinator will detect the reason for an error itself and revoke the partitions."""
         if isinstance(error, ForbiddenError):
             return self._options.pattern is not None and tries < FORBIDDEN_TRIES
         return isinstance(error, (UnknownTopicError, UnknownPartitionError))
@@ -190,7 +195,7 @@ class PartitionHandover:
     async def _begin(
         self, membership: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int], chosen: Collection[int]
     ) -> None:
-        """Begin at positions; those of `chosen` partitions are not committed yet, and are stored first."""
+        """Begin to read at positions; those of the partitions `chosen` are not committed yet, and are stored first."""
         now = session_time()
         may = membership.begin(((topic_id, number) for number in positions), now=now)
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
@@ -263,7 +268,7 @@ class PartitionHandover:
         unreported = frozenset(positions) - self._revoked
 
         def begin() -> bool:
-            # Asked again, because the callbacks before this one may have outlasted the session.
+            # Checked again, because the session may have expired during the callbacks before this one.
             if membership.is_over(session_time()):
                 return False
             self._revoked |= unreported
@@ -326,7 +331,7 @@ class PartitionHandover:
             begin: called when the callbacks before this one have ended; False: the callback is not called.
         """
         if callback is None or not partitions or self._callback_task is asyncio.current_task():
-            return begin()  # the callback closes the consumer
+            return begin()  # No callback to call, or the current callback has caused this by closing the consumer.
         try:
             async with self._callback_lock:
                 if not begin():

@@ -48,11 +48,11 @@ class RecordAccumulator:
     """Collects the single records of one producer in an open batch; belongs to one event loop.
 
     Args:
-        options: of the queues; an open batch is never larger than a batch on the wire.
+        options: options of the partition queues; an open batch is never larger than a batch on the wire.
         delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
         shared: whether plain records may be appended without a check.
-        settled: called with chunks that failed before they were queued.
-        meter: counts those failures; None without metrics.
+        settled: called with each chunk that failed before it was queued.
+        meter: counts these failures; None without metrics.
 
     Attributes:
         batch: the open batch; None without records. An attribute, not a property: the sender reads it for each batch.
@@ -88,7 +88,7 @@ class RecordAccumulator:
         call_in_forked_child(self, RecordAccumulator.seal_after_fork)
 
     def seal_after_fork(self) -> None:
-        """Refuse appends without a check, in a forked child."""
+        """Refuse appends without a check in a forked child, which must not fill a batch that only its parent sends."""
         self.open = self._sealed
 
     @property
@@ -112,7 +112,7 @@ class RecordAccumulator:
 
         Args:
             record: a checked record.
-            partition_count: of the topic, according to the cached metadata.
+            partition_count: number of partitions of the topic, according to the cached metadata.
             memory_reserved: whether the caller, the first in the queue for memory, has reserved the memory of this
                 record.
             claiming: whether the call may use memory that is reserved for a caller that waited for it.

@@ -93,7 +93,7 @@ class Delivery:
             raise copy_of_error(self.error)
 
     def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
-        """Complete the futures when the outcome is known; called before it is known."""
+        """Add futures that are completed when the outcome is known; called only before the outcome is known."""
         self.watched = True
         self._waiters += waiters
 
@@ -252,12 +252,12 @@ class OutgoingBatch:
     """One batch on the wire and the chunks that it carries.
 
     Attributes:
-        chunks: in the order of their records.
+        chunks: the chunks of the batch, in the order of their records.
         base_sequence: sequence number of the first record.
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.
-        last_error: the error of the newest attempt.
-        expected: the newest attempt; None after its answer, and after it was abandoned.
+        last_error: the error of the last failed attempt.
+        expected: the attempt in flight; None after its answer, and after it was abandoned.
         count: number of records.
         length: size of the encoded batch in bytes.
     """
@@ -287,7 +287,7 @@ class OutgoingBatch:
         self.maybe_stored = False
 
     def succeed(self, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None) -> None:
-        """Set the offsets of every chunk; `drops` if the node dropped some records as duplicates."""
+        """Set the offsets of every chunk; `drops`: the records that the node dropped as duplicates, None for none."""
         if drops is not None:
             self._succeed_in_part(base_offset, timestamp_us, drops)
             return

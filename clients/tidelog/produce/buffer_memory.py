@@ -24,7 +24,7 @@ CLAIM_TURNS: Final = 8
 
 
 class BufferMemory:
-    """The buffer memory of one producer; belongs to one event loop.
+    """Reserves the buffer memory of one producer for calls, in their order; belongs to one event loop.
 
     Args:
         bytes_max: the limit; a record that is larger gets the whole buffer once it is empty.

@@ -16,17 +16,17 @@ from tidelog.produce.receipts import PendingReceipts, PendingRows
 from tidelog.produce.record_preparation import RecordPreparation
 
 AddColumns = Callable[[TopicRoute, int | None, pa.RecordBatch, int], tuple[Delivery, int]]
-"""Queues columns whose memory is reserved; returns their delivery and their number."""
+"""Queues columns whose memory is reserved; returns their delivery and the number of their records."""
 
 
 class BulkAppender:
     """Appends many records to one producer: all of them or none, and never waits.
 
     Args:
-        options: of the partition queues; they limit the size of a batch.
+        options: options of the partition queues, which limit the size of a batch.
         preparation: the producer's record preparation; records are appended only if it leaves them unchanged.
         accumulator: the producer's accumulator, with its open batch.
-        memory: the client's buffer memory.
+        memory: the producer's buffer memory.
         known_route: returns the topic's cached route or None; raises TidelogError if the producer is closed.
         add_columns: queues columns.
     """

@@ -14,7 +14,7 @@ class DroppedRecords(NamedTuple):
     """The records of a batch that a node has dropped.
 
     Attributes:
-        dropped: their number.
+        dropped: number of dropped records.
         bits: one bit for each record of the batch, the lowest of a byte first; empty if all records were dropped, or if
             the node no longer knows which.
     """

@@ -16,11 +16,11 @@ from tidelog.produce.batches import Chunk, Delivery
 from tidelog.produce.expiry import copy_of_error
 
 SLICE: Final = 500
-"""Callbacks that are called in one iteration of the loop."""
+"""Maximum number of callbacks that are called in one iteration of the loop."""
 
 
 class DeliveryCallbacks:
-    """The pending delivery callbacks of one producer.
+    """Calls the delivery callbacks of one producer.
 
     Args:
         called: called with each chunk after its callbacks.

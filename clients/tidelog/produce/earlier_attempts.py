@@ -1,11 +1,11 @@
-"""Reading the batches that earlier, fenced instances of a producer have stored of the same piece of work.
+"""Reads the batches that earlier, fenced instances of a producer have stored for the same piece of work.
 
-They are fenced before this reads, so the set of their batches does not change any more. The batches are at the end of
-the log, after the control record with which the first of these instances began. So the log is read backwards, in
-growing ranges, until that record, an older batch of the same producer or the start of the log is found. For several
-producers the log is read once.
+The instances are fenced before the log is read, so the set of their batches does not change any more. The batches are
+at the end of the log, after the control record with which the first of these instances began. So the log is read
+backwards, in growing ranges, until that record, an older batch of the same producer or the start of the log is found.
+For several producers the log is read once.
 
-Rejected: asking the partition's owner, which remembers only the newest few batches of a producer.
+Rejected: asking the partition's owner, which remembers only the last few batches of a producer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GROWTH: Final = 4
 
 
 class EarlierAttempts:
-    """The earlier attempts at the piece of work of one producer, which has begun."""
+    """The earlier attempts at the piece of work of one producer; usable after the producer has begun."""
 
     def __init__(self, router: Router, topic: str, instance: ProducerInstance) -> None:
         self._router = router
@@ -45,7 +45,9 @@ class EarlierAttempts:
         return self.instance.registration
 
     async def batches(self, others: Iterable[EarlierAttempts] = ()) -> AsyncIterator[tuple[int, RecordBatch]]:
-        """Yield the partition and the batches that they have stored, unordered; memory holds one fetch.
+        """Yield each batch that the earlier attempts have stored, with its partition; in no defined order.
+
+        At most one fetched answer is held in memory.
 
         Args:
             others: attempts of other producers of the topic, whose batches are yielded as well.

@@ -11,16 +11,16 @@ from tidelog_proto import broker_pb2 as pb
 def expiry_error(
     cause: TidelogError | None, *, definite: bool, queued: bool = False, held_s: float = 0.0
 ) -> DeliveryTimeoutError:
-    """Return the error of a batch that was not delivered within the delivery timeout, or will not be.
+    """Return the error of a batch that was not, or certainly will not be, delivered within the delivery timeout.
 
     Args:
         cause: the last error of an attempt.
         definite: whether the batch was certainly not stored.
         queued: whether the batch was never sent.
-        held_s: remaining time for which a quota delays the batch, in seconds; 0 or less without one.
+        held_s: remaining time for which a quota delays the batch, in seconds; 0 or less if no quota delays it.
     """
-    known = "it was not stored" if definite else "whether it was stored is unknown"
-    what = f"not delivered within the delivery timeout, {known}"
+    known = "are not stored" if definite else "may be stored"
+    what = f"the records were not delivered within the delivery timeout and {known}"
     if held_s > 0 and definite and isinstance(cause, OverloadedError):
         error = DeliveryTimeoutError(
             f"{what}: {cause}; publishing is allowed again in {max(held_s, 0.1):.1f} s",
@@ -30,7 +30,9 @@ def expiry_error(
         )
     else:
         reason = (
-            f"it was never sent{f': {cause}' if cause else ''}" if queued else f"the last attempt failed with: {cause}"
+            f"they were never sent{f': {cause}' if cause else ''}"
+            if queued
+            else f"the last attempt failed with: {cause}"
         )
         error = DeliveryTimeoutError(f"{what}; {reason}" if queued or cause else what, definite=definite)
     error.__cause__ = cause

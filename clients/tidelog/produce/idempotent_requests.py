@@ -52,7 +52,7 @@ from tidelog_proto.limits import KEYED_ID_MIN
 SPLITS_MAX: Final = 3
 """Maximum number of partition counts that are tried; a second one is needed only if clients race with this request."""
 PARTS_AT_ONCE: Final = 16
-"""Parts of one request that are in flight at the same time."""
+"""Maximum number of parts of one request that are in flight at the same time."""
 _SEQUENCE_BITS: Final = 62
 
 Outcome = Receipt | TidelogError
@@ -72,7 +72,9 @@ class RequestKey(NamedTuple):
 
 
 def request_key(scope: Iterable[bytes], content: Iterable[bytes]) -> RequestKey:
-    """Return the identity of a request. It must never change: stored batches are recognised by it.
+    """Return the identity of a request.
+
+    A later release must return the same identity, because a node recognises a stored request by it.
 
     Args:
         scope: the idempotency key, and the names within which it is unique.
@@ -153,13 +155,14 @@ class IdempotentRequests:
             split = receipts.partitions
             await self._router.topic_with(topic, [split - 1])
         raise OutcomeUnknownError(
-            f"attempts of this request to {topic!r} used {SPLITS_MAX} different partition counts; send it again",
+            f"attempts of this request to topic {topic!r} used {SPLITS_MAX} different partition counts; send the "
+            "request again under its idempotency key",
             retriable=True,
         )
 
 
 class _Publish:
-    """One request in progress."""
+    """Stores the parts of one request."""
 
     def __init__(self, router: Router, topic: str, topic_id: bytes, key: RequestKey, deadline: float) -> None:
         self._router = router
@@ -171,7 +174,7 @@ class _Publish:
         self._maybe_stored: set[int] = set()
         """Partitions with an attempt that is unanswered or has an unknown outcome."""
         self._last_errors: dict[int, TidelogError] = {}
-        """The error of the newest attempt by partition."""
+        """Partition -> error of the last failed attempt."""
 
     async def begin(self, parts: Sequence[_Part], split: int) -> list[Receipt] | _Split:
         """Write to partition 0 first; return its receipts, or the partition count of the first attempt.
@@ -234,8 +237,8 @@ class _Publish:
     def _refusal(self, error: TidelogError) -> TidelogError:
         if isinstance(error, ProducerIdSharedError):
             return ProducerIdSharedError(
-                "the idempotency key was used with another request to this topic; no record of this request is "
-                "stored; send it with another key"
+                f"the idempotency key was used with another request to topic {self._topic!r}; no record of this "
+                "request is stored; send the request with another key"
             )
         if isinstance(error, UnknownProducerError):
             return _too_old(error.node)
@@ -285,7 +288,9 @@ class _Publish:
         router.caller_tickets.attach(envelope, connection)
         was_sent = partition in self._maybe_stored
         if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
-            raise NodeUnreachableError(f"{connection.name} is connected and does not answer; is the process stopped?")
+            raise NodeUnreachableError(
+                f"{connection.name} is connected, but answers neither requests nor a probe; check the node's process"
+            )
         answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
         throttles = router.caller_tickets.throttles(connection)
         for throttle in throttles:
@@ -341,10 +346,11 @@ class _Publish:
         for throttle in self._router.caller_tickets.throttles(connection):
             while not throttle.may_publish():
                 if throttle.open_at >= self._deadline:
+                    pause_s = throttle.open_at - loop.time()
                     raise OverloadedError(
-                        f"the quota of {throttle.principal} is used up; publish again when the pause is over",
+                        f"the quota of {throttle.principal} is used up; publish again in {pause_s:.1f} s",
                         retriable=False,
-                        retry_after_ms=int((throttle.open_at - loop.time()) * 1000),
+                        retry_after_ms=int(pause_s * 1000),
                     )
                 await until(partial(throttle.when_open, object()))
 
@@ -379,8 +385,8 @@ class _Publish:
     def _unknown(self, partition: int) -> TidelogError:
         last_error = self._last_errors.get(partition)
         return OutcomeUnknownError(
-            f"{self._topic}/{partition} did not answer, so the records may be stored; send the same request again "
-            f"under its idempotency key{f' ({last_error})' if last_error else ''}",
+            f"an attempt to publish to {self._topic}/{partition} has an unknown outcome, so the records may be stored; "
+            f"send the same request again under its idempotency key{f' ({last_error})' if last_error else ''}",
             retriable=True,
         )
 

@@ -59,7 +59,7 @@ SEALED: Final = -1
 
 
 class OpenBatch:
-    """Records in the order in which they were accepted.
+    """Collects single records in the order in which they are accepted, before their partitions are chosen.
 
     The lists besides `values` are shorter than `values` until `pad_columns`: they end at the last record with an entry.
 

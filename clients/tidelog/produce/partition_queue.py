@@ -1,11 +1,11 @@
 """The queue of one partition of a producer: pending records, batches in flight, and the order of retries. No I/O.
 
-Chunks are queued. With nothing in flight the next batch is formed at once from the queued chunks. While something is in
-flight only full batches follow it (up to `in_flight_max`), so batch size follows the node's latency and no linger time
-is needed. Records are numbered from 0 as batches are formed. The node stores a batch only if it starts where the last
-one ended, so batches in flight are stored in order or not at all. The list of batches has at most `in_flight_max`
-entries from the oldest unanswered one on, including stored ones: the node remembers only its newest batches, and must
-still recognise a retry.
+Chunks of records (`batches.py`) are queued. With nothing in flight the next batch is formed at once from the queued
+chunks. While a batch is in flight only full batches follow it (up to `in_flight_max`), so batch size follows the node's
+latency and no linger time is needed. Records are numbered from 0 as batches are formed. The node stores a batch only if
+its first number follows the last stored one, so batches in flight are stored in order or not at all. The list of
+batches begins with the first unanswered one and has at most `in_flight_max` entries, including stored ones: the node
+remembers only the batches that the producer stored last, and must still recognise a retry.
 
 When a batch fails:
 
@@ -102,7 +102,10 @@ class QueueOptions:
 
 
 class PartitionQueue:
-    """Pending chunks and sent batches of one partition. Times are on the caller's clock, in seconds."""
+    """Forms the batches of one partition from chunks, and decides which batches are sent again.
+
+    Times are seconds of one clock, which the callers of the methods choose.
+    """
 
     def __init__(
         self,
@@ -114,7 +117,12 @@ class PartitionQueue:
         meter: ProducerMeter | None = None,
         shared_id: ProducerId | None = None,
     ) -> None:
-        """`shared_id` is the id of all queues of the producer; without it the queue has an id of its own."""
+        """Create an empty queue.
+
+        Args:
+            on_settled: called with each chunk that has an outcome.
+            shared_id: the id of all queues of the producer; None: the queue has an id of its own.
+        """
         self.partition = partition
         self.unsettled_bytes = 0
         self.last_send_error: TidelogError | None = None
@@ -341,7 +349,7 @@ class PartitionQueue:
     def acknowledged(
         self, batch: OutgoingBatch, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None
     ) -> None:
-        """Settle a stored batch; `drops` if some of its records were dropped as duplicates."""
+        """Settle a stored batch; `drops`: the records that the node dropped as duplicates, None for none."""
         assert batch.state is BatchState.IN_FLIGHT
         batch.state = BatchState.STORED
         self.last_send_error, self.throttled_until = None, 0.0
@@ -370,7 +378,7 @@ class PartitionQueue:
             self._replace_shared_id(batch, error, now)
         elif isinstance(error, (SequenceGapError, UnknownProducerError)) and at_head and self._options.is_named:
             self._fence(
-                _instance_over_error(f"partition {self.partition} no longer knows this producer: {error}", error)
+                _instance_over_error(f"the owner of partition {self.partition} no longer knows it: {error}", error)
             )
         elif isinstance(error, (SequenceGapError, UnknownProducerError)):
             self._producer_forgotten |= at_head
@@ -414,7 +422,7 @@ class PartitionQueue:
         self.throttled_until, self.last_send_error = until, why
 
     def expire(self, now: float, *, by: float | None = None) -> None:
-        """Fail records that are not in flight and past their deadline, or will be at the time `by`."""
+        """Fail records that are not in flight and whose deadline has passed, or will have passed at the time `by`."""
         by, left_s = now if by is None else max(by, now), self.throttled_until - now
         for batch in self._batches:
             if batch.state is BatchState.WAITING and batch.deadline <= by:
@@ -482,7 +490,9 @@ class PartitionQueue:
             if self._options.is_named and (self.producer_epoch + 1) % EPOCHS_PER_INSTANCE == 0:
                 self._batches.extend(later)
                 self._fence(
-                    _instance_over_error(f"it has used all {EPOCHS_PER_INSTANCE} epochs of one partition", None)
+                    _instance_over_error(
+                        f"it has used all {EPOCHS_PER_INSTANCE} epochs in partition {self.partition}", None
+                    )
                 )
                 return
             self.producer_epoch += 1
@@ -549,7 +559,7 @@ def foreign_duplicate_error(cause: TidelogError | None = None) -> ProducerIdShar
 
 
 def _foreign_epoch_error(cause: ProducerFencedError) -> ProducerIdSharedError:
-    """Return the error of a batch whose epoch is older than one that this queue has not begun."""
+    """Return the error of a batch that a node refuses for a newer epoch, although this queue has not begun one."""
     error = ProducerIdSharedError(
         "two producers use the same producer id: the other producer has begun a new epoch; the records are not "
         "stored, send them again",
@@ -560,7 +570,7 @@ def _foreign_epoch_error(cause: ProducerFencedError) -> ProducerIdSharedError:
 
 
 def _overtaken_error() -> ProducerIdSharedError:
-    """Return the error of a batch that is not stored while a later one is."""
+    """Return the error of a batch that must not be stored, because a later batch is stored already."""
     return ProducerIdSharedError(
         "two producers use the same producer id: later records are stored already, so these records are not stored, "
         "to keep the order; send them again",

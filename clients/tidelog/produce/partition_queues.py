@@ -13,7 +13,7 @@ from tidelog.produce.producer_meter import ProducerMeter
 
 
 class PartitionQueues:
-    """Partition queues by partition, created on first use.
+    """Creates the partition queues of one producer, and chooses a queue for records without a partition.
 
     Args:
         on_settled: called with each chunk that has an outcome.

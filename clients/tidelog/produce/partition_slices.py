@@ -28,12 +28,12 @@ class SizedSlice(NamedTuple):
 
 
 class PartitionSlicer:
-    """Splits the columns of one producer.
+    """Splits columns of one producer into slices that each fit into a batch of one partition.
 
     Args:
-        options: of the partition queues; they limit the size of a batch.
+        options: options of the partition queues, which limit the size of a batch.
         preparation: the producer's record preparation, with its partitioner.
-        queues: one of them gets the rows without a key.
+        queues: the partition queues; the least loaded one gets the rows without a key.
     """
 
     def __init__(self, options: QueueOptions, preparation: RecordPreparation, queues: PartitionQueues) -> None:

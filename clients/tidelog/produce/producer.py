@@ -337,7 +337,7 @@ class Producer:
             partition: the partition of all records, instead of the ones of the keys.
 
         Raises:
-            TidelogError: some records were not acknowledged; a note of the error has their number.
+            TidelogError: some records were not acknowledged; a note of the error has the number of acknowledged ones.
             SerializationError: a key or value cannot be serialized; nothing was accepted.
             TypeError, ValueError: values or keys are not bytes, or differ in length.
         """
@@ -350,14 +350,14 @@ class Producer:
         keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> PendingReceipts:
-        """Accept many records like `send_many`, and return as soon as all are accepted."""
+        """Accept many records like `send_many`, and return their pending receipts as soon as all are accepted."""
         values, keys = self._preparation.values(values), self._preparation.keys(keys)
         return await self._enqueue_columns([columns_of(values, keys=keys)], partition, keys)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """Publish Arrow columns and wait until all records are acknowledged.
 
-        Large columns are not copied, so their memory must not change before that.
+        Large columns are not copied, so their memory must not change before the records are acknowledged.
 
         Args:
             data: a column `value`, and any of `key`, `headers`, `tag`, `timestamp`, of types that cast to the
@@ -365,13 +365,13 @@ class Producer:
             partition: the partition of all rows, instead of the ones of a key column.
 
         Raises:
-            TidelogError: some records were not acknowledged; a note of the error has their number.
+            TidelogError: some records were not acknowledged; a note of the error has the number of acknowledged ones.
             TypeError, ValueError: the columns are not those of records.
         """
         return await (await self.enqueue_arrow(data, partition=partition))
 
     async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
-        """Accept columns like `send_arrow`, and return as soon as all records are accepted."""
+        """Accept columns like `send_arrow`, and return their pending receipts as soon as all are accepted."""
         batches = data.to_batches() if isinstance(data, pa.Table) else [data]
         return await self._enqueue_columns(list(map(canonical, batches)), partition)
 
@@ -383,7 +383,7 @@ class Producer:
         self._usable_in = None
 
     async def begin(self) -> None:
-        """Look up the topic, so that `put` may be called. `async with` calls it; a second call has no effect.
+        """Look up the topic, so that `put` may be called. `async with` calls this method; a second call has no effect.
 
         A named producer fences its older instances here: after that they store nothing more.
 

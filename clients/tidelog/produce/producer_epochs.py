@@ -27,7 +27,7 @@ class WrittenEpoch(NamedTuple):
     """The state of partitions after an epoch was written.
 
     Attributes:
-        newest: the newest epoch.
+        newest: the highest epoch that any of the partitions has now.
         repeated: whether some partition had the written epoch already.
     """
 
@@ -86,5 +86,7 @@ def fenced_error(name: str | Work, topic: str) -> ProducerFencedError:
     """Return the error of an instance that a newer one has fenced."""
     producer_name = name.producer_name if isinstance(name, Work) else name
     return ProducerFencedError(
-        f"producer {producer_name!r} of topic {topic!r} was fenced by a newer instance with this name", definite=True
+        f"producer {producer_name!r} of topic {topic!r} was fenced by a newer instance with this name; stop one of "
+        "them, or give them different names",
+        definite=True,
     )

@@ -39,8 +39,9 @@ class ProducerInstance:
         epoch: the epoch of this instance; 0 before `begin` has finished.
         fenced_partitions: the partitions in which all older instances are fenced.
         first_epoch: the epoch of the first instance that does the same piece of work.
-        is_first: whether no other instance has begun the same piece.
-        registration: the registration of this part of a piece; None before `begin`, and for work without parts.
+        is_first: whether no other instance has begun the same piece of work.
+        registration: the registration of this part of a piece of work; None before `begin`, and if the work has no
+            parts.
     """
 
     def __init__(self, router: Router, topic: str, name: str | Work) -> None:
@@ -107,7 +108,9 @@ class ProducerInstance:
                 raise self._fenced()
             epoch = newest + EPOCHS_PER_INSTANCE
             if epoch > self._last_epoch:
-                raise InvalidRequestError(f"all instances of producer {self._name!r} are used up; choose another name")
+                raise InvalidRequestError(
+                    f"producer {self._name!r} has begun as often as its name allows; choose another name"
+                )
         raise self._fenced()
 
     def _fenced(self) -> ProducerFencedError:

@@ -84,7 +84,7 @@ class Receipts(Sequence[Receipt]):
 
     @property
     def ranges(self) -> list[ReceiptRange]:
-        """(partition, base offset, count) of each chunk."""
+        """The ranges of the stored records, in the order of sending."""
         return [
             ReceiptRange(delivery.partition, delivery.base_offset, delivery.stored(count))
             for delivery, count in self._parts

@@ -51,9 +51,10 @@ from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
 from tidelog_proto.wire.frames import Frame
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""Size at which no further batch is added to a PUBLISH; it is answered when its last batch is done."""
+"""Size at which no further batch is added to a PUBLISH, because its answer waits for the last of its batches."""
 
 REQUEST_S_MIN: Final = 0.25
+"""Minimum time limit of a PUBLISH, even if a record in it expires earlier."""
 _MS: Final = 1000
 _log: Final = logging.getLogger("tidelog.client")
 
@@ -79,7 +80,7 @@ class RetryTimer(NamedTuple):
 
 
 class RecordSource(Protocol):
-    """The interface of the record accumulator that the sender uses."""
+    """What `Sender` requires of the object that collects records before they are queued."""
 
     @property
     def batch(self) -> object | None:
@@ -253,7 +254,7 @@ class Sender:
     def _fail_if_unreachable(self, queue: PartitionQueue, connection: Connection) -> bool:
         """Fail the records for a lost node unless another node can take over; return whether the queue is idle."""
         error = NodeUnreachableError(
-            f"{connection.name} is connected and does not answer, and no other node answers; are the nodes running?"
+            f"{connection.name} is connected but does not answer, and no other node answers; check that the nodes run"
         )
         if not self._router.pool.should_give_up(error, math.inf):
             return False
@@ -267,7 +268,7 @@ class Sender:
         self._expire_later(queue)
 
     def _expire_early(self, queue: PartitionQueue, now: float) -> None:
-        """With a named caller, fail at once the records that a quota delays past their deadline."""
+        """On behalf of a principal, immediately fail the records that a quota delays past their deadline."""
         if self._tickets.caller is not None:
             queue.expire(now, by=queue.throttled_until)
 

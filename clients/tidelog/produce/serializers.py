@@ -30,7 +30,7 @@ def _fields(thing: object) -> object:
 
 def _utf_8(thing: object) -> bytes:
     if not isinstance(thing, str):
-        raise TypeError(f"must be str, got {type(thing).__name__}")
+        raise TypeError(f"the serializer 'utf-8' takes str, got {type(thing).__name__}")
     return thing.encode()
 
 

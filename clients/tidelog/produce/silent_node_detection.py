@@ -21,7 +21,7 @@ class SilentNodeDetector(Generic[T]):
     """Watches the unanswered publishes of one producer.
 
     Args:
-        lost: called with each publish to a lost node, and the error.
+        lost: called with each publish to a lost node, and the error for its records.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[T, ConnectionLostError], None]) -> None:

@@ -30,10 +30,10 @@ from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation
 from tidelog_proto.batch.columns import Headers
 
 NEVER_FITS: Final = 1 << 62
-"""A size larger than any batch, for records that need a check."""
+"""A size that fits no batch, for a record whose key is not bytes: the record is serialized or refused first."""
 
 RESERVATION_S: Final = 1.0
-"""How long memory stays reserved for a thread that has waited for it."""
+"""Time for which memory stays reserved for a thread that has waited for it in `ready`."""
 
 
 class ProducerInternals(NamedTuple):
@@ -60,7 +60,7 @@ class _ThreadState(threading.local):
 
 
 class ThreadHandoff:
-    """Records of one blocking producer that the loop has not taken yet. Thread-safe."""
+    """Collects the records of one blocking producer that the event loop has not taken yet. Thread-safe."""
 
     def __init__(self, thread: LoopThread, internals: ProducerInternals) -> None:
         self._thread = thread
@@ -68,12 +68,12 @@ class ThreadHandoff:
         self._lock = threading.Lock()
         self._sealed = sealed_batch()
         self._open = self._sealed
-        """The newest waiting batch if plain records may be appended to it, else a sealed batch."""
+        """The last of the waiting batches if plain records may be appended to it, else a sealed batch."""
         self._waiting: list[tuple[OpenBatch, int]] = []
         """Batches for the loop, each with the topic's partition count."""
         self._thread_state = _ThreadState()
         self._ended_bytes = 0
-        """Reserved memory of threads that is not needed any more; the loop releases it."""
+        """Size of ended reservations, in bytes; the event loop releases their memory."""
         call_in_forked_child(self, ThreadHandoff.seal_after_fork)
 
     def seal_after_fork(self) -> None:
@@ -224,7 +224,7 @@ class ThreadHandoff:
 
 
 def not_begun(topic: str) -> NotBegunError:
-    """Return the error of a record without waiting before the producer has begun."""
+    """Return the error of `put` before the producer has begun."""
     return NotBegunError(
         f"the producer of topic {topic!r} has not begun: use it in a `with` block, or call `begin()` first"
     )

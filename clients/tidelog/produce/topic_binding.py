@@ -20,13 +20,13 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class TopicBinding:
-    """The binding of one producer to a topic id.
+    """Binds one producer to the id that its topic has at the first record.
 
     Args:
         instance: the instance of a named producer, which determines the topic id itself; None for others.
 
     Attributes:
-        topic_id: of the topic that the producer writes to; empty before `find` has returned once.
+        topic_id: id of the topic to which the producer writes; empty before `find` has returned once.
     """
 
     def __init__(self, router: Router, topic: str, instance: ProducerInstance | None) -> None:

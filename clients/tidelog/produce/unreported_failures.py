@@ -18,7 +18,7 @@ class UnreportedFailures:
         self.failed: list[Delivery] = []
 
     def add(self, delivery: Delivery) -> None:
-        """Keep a failed delivery; beyond the limit, drop those that were awaited meanwhile, then the newest."""
+        """Keep a failed delivery; beyond the limit, drop those that were awaited meanwhile, then those added last."""
         self.failed.append(delivery)
         if len(self.failed) > FAILED_MAX:
             self.failed = [each for each in self.failed if not each.watched][:FAILED_MAX]

@@ -1,8 +1,8 @@
 """Names of producers, and the producer ids and epochs that are derived from them.
 
 The name determines the producer id, so all producers with a name are instances of one producer. Their epochs, in steps
-of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of instances above
-those of all earlier pieces.
+of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of epochs above those
+of all earlier pieces.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class InstanceNumbers(NamedTuple):
 
 
 def numbers_of(name: str | Work) -> InstanceNumbers:
-    """Return the numbers of a name. They must never change: stored records are found by them."""
+    """Return the numbers of a name. A later release must return the same ones, because stored records have them."""
     first, last = 1, _INSTANCES_MAX
     if isinstance(name, Work):
         round_, piece = divmod(name.piece, _PIECES)

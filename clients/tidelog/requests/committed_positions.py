@@ -48,7 +48,7 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
 async def _names(router: Router, connection: Connection, results: Iterable[pb.CommittedResult]) -> dict[bytes, str]:
     """Return the names of topics by id, from the results or from the cached metadata.
 
-    A node of an older release does not return names; then the metadata of all topics is requested.
+    A node of an older release does not return names; the metadata of all topics is then requested from it.
     """
     names = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
     if None in names.values():

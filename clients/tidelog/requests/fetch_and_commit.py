@@ -35,7 +35,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
 QUOTA_RETRY_S: Final = 1.0
-"""Longest pause between fetches while a read quota is exceeded; the node delays each answer itself."""
+"""Maximum pause between fetches while a read quota is exceeded; the node also delays each answer."""
 _MS: Final = 1000
 
 
@@ -64,8 +64,8 @@ async def fetch(
     """
     if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
         raise InvalidRequestError(
-            f"offset must be >= 0, got {offset}; max_bytes must be 1 to {FETCH_BYTES_MAX}, got {max_bytes}; "
-            f"wait_ms must be 0 to {FETCH_WAIT_MS_MAX}, got {wait_ms}"
+            f"offset must be >= 0 (got {offset}), max_bytes must be 1 to {FETCH_BYTES_MAX} (got {max_bytes}), and "
+            f"wait_ms must be 0 to {FETCH_WAIT_MS_MAX} (got {wait_ms})"
         )
     entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
     if (matching := record_filter(key, tag)) is not None:
@@ -99,7 +99,7 @@ async def fetch(
 
 
 class _QuotaExceeded(Exception):  # noqa: N818 - a signal to `fetch`, not an error
-    """A node has records and returns none, because the reader has used up its read quota."""
+    """A node has records but returns none, because the principal has used up its read quota."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__()
@@ -114,7 +114,10 @@ async def _fetched_from(
     envelope = pb.Envelope(fetch=request)
     entry = envelope.fetch.entries[0]
     if entry.topic_id and entry.topic_id != route.topic_id:
-        raise UnknownTopicError(f"topic {topic!r} was deleted and created again; open it again to read the new topic")
+        raise UnknownTopicError(
+            f"topic {topic!r} no longer has the requested id, because it was deleted and created again; start a new "
+            "read for the new topic"
+        )
     entry.topic_id = route.topic_id
     partition, offset = entry.partition, entry.offset
     where = TopicPartition(topic, partition)
@@ -157,7 +160,8 @@ def parse_batches(
     """Parse an attachment into batches from `offset` on; control batches are included only with `control`.
 
     Raises:
-        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; with the position.
+        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; the message has the
+            topic, partition and offset.
     """
     batches: list[RecordBatch] = []
     at = offset
@@ -182,7 +186,15 @@ async def commit(
     note: str,
     topic_id: bytes | None = None,
 ) -> dict[int, Committed]:
-    """Commit a group's positions in the topic with `topic_id`; None: with this name. See `Client.commit`."""
+    """Commit a group's positions in a topic. See `Client.commit`.
+
+    Args:
+        topic_id: id that the topic must have; None: any id.
+
+    Raises:
+        UnknownTopicError: the topic does not exist, or has another id.
+        TidelogError: a position was not stored; `done` has those that were.
+    """
     checked_group(group)
     if not isinstance(positions, Mapping):
         raise InvalidRequestError(f"positions must be a mapping partition -> next offset to read, got {positions!r}")

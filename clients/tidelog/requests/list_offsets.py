@@ -156,7 +156,7 @@ async def beyond_ends(
     if not doubted:
         return {}
     search = OffsetSearch(router, topic, "latest", doubted)
-    with contextlib.suppress(TidelogError, TimeoutError):  # without an answer, the commit decides
+    with contextlib.suppress(TidelogError, TimeoutError):  # Without an answer, positions are committed unchecked.
         async with asyncio.timeout(END_CHECK_TIMEOUT_S):
             await search.attempt()
     return {
@@ -169,7 +169,8 @@ async def beyond_ends(
 def beyond_end_error(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
     """Return the error of a position beyond the end of the log."""
     error = OffsetOutOfRangeError(
-        f"{topic}/{partition}: offset {offset} is beyond the end of the log, {end.high_watermark}; commit at most that"
+        f"{topic}/{partition}: offset {offset} is beyond the end of the log, {end.high_watermark}; use an offset up to "
+        "that end"
     )
     error.log_start_offset, error.high_watermark = end.log_start_offset, end.high_watermark
     return error

@@ -1,7 +1,8 @@
-"""Refusals that name the operation that the caller requested.
+"""Makes a refusal name the permission that the requested operation needs.
 
-A client looks up a topic before it reads or writes it. A caller without any permission is already refused `describe` by
-the lookup, although it needs `consume` or `produce`, which include `describe`.
+A client looks up a topic before it reads or writes records. For a principal without any permission, a node already
+refuses this lookup, for lack of `describe`, although the principal needs `consume` or `produce`, which include
+`describe`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 async def check_permission(router: Router, operation: pb.Operation, resource: pb.Resource, name: str) -> None:
-    """Ask a node to refuse an operation that the caller is not allowed; the node audits a refusal.
+    """Ask a node to refuse an operation that the client's principal may not perform; the node audits a refusal.
 
     Raises:
         ForbiddenError: the operation is not allowed.
@@ -32,10 +33,10 @@ async def check_permission(router: Router, operation: pb.Operation, resource: pb
 async def requiring(
     router: Router, operation: pb.Operation, name: str, resource: pb.Resource = pb.RES_TOPIC
 ) -> AsyncIterator[None]:
-    """Replace a refusal in the block by the refusal of `operation`, if the caller lacks the permission for it.
+    """Replace a ForbiddenError of the block by the refusal of `operation`, if the principal may not perform that.
 
     Raises:
-        ForbiddenError: the caller may not perform the operation, or it may and the block was refused something else.
+        ForbiddenError: the principal may not perform `operation`; otherwise the block's own ForbiddenError.
         TidelogError: as the block.
     """
     try:

@@ -1,7 +1,7 @@
 """Reading of offset ranges of a partition with large fetches and one prefetch.
 
 While the caller consumes one answer, the next fetch is in flight on a thread, so memory is bounded by two answers.
-`fetch` is an argument, so that retention and truncation between planning and reading are tested without a node.
+`fetch` is an argument, so that tests can simulate retention and truncation during a read without a node.
 
 Rejected: a subscription, since push delivery suits the end of the log, and several fetches in flight, since partitions
 can be read in parallel.
@@ -25,17 +25,17 @@ FETCH_BYTES: Final = 7 * 1024 * 1024
 """Bytes of one fetch; memory holds two of them. From 8 MiB on the allocator of received batches
 (`tidelog_proto.process.buffers`) returns memory to the kernel at once, which then clears the pages for each answer."""
 WAIT_MS: Final = 5_000
-"""How long a fetch waits for records that a node does not have yet, before they count as lost."""
+"""Maximum time for which a fetch waits for records that a node does not have yet; after that they count as lost."""
 
 Fetch = Callable[[int], Fetched]
-"""Fetches from an offset on; waits up to `WAIT_MS` for records."""
+"""A function that fetches from an offset on, and waits up to `WAIT_MS` for records."""
 Lost = Callable[["OffsetRange", int, int], None]
 """Called with a range and the start and end of lost offsets; raises an error if the loss is not acceptable."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The records start <= offset < end of one partition.
+    """The records of one partition with start <= offset < end.
 
     `topic_id` is the id of the topic; if empty, the topic with this name at the time of reading is used.
     """
@@ -84,7 +84,7 @@ def fetch_range(span: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordB
 
 
 def _answer(pending: Future[Fetched], span: OffsetRange, offset: int, lost: Lost) -> tuple[list[RecordBatch], int]:
-    """Wait for a fetch at `offset`; return its batches and the next offset, after lost records."""
+    """Wait for a fetch at `offset`; return its batches and the next offset. Report records that are lost to `lost`."""
     try:
         fetched = pending.result()
     except OffsetOutOfRangeError as error:

@@ -18,11 +18,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 SLICE_ENTRIES: Final = 512
-"""Number of entries that are converted at once, in some milliseconds."""
+"""Number of entries that are converted, in a few milliseconds, before other work of the event loop runs."""
 
 
 class _TopicPage(Protocol):
-    """An answer to TOPIC list or describe, CLUSTER_STATUS or METADATA."""
+    """What `pages` requires of an answer: that of TOPIC list or describe, CLUSTER_STATUS or METADATA."""
 
     @property
     def next(self) -> pb.TopicCursor:
@@ -39,7 +39,11 @@ EntryT = TypeVar("EntryT")
 
 
 def in_requests(entries: list[EntryT], most: int | None = None) -> Iterator[list[EntryT]]:
-    """Yield the entries of each request, in order. `most`: a lower limit than that of the protocol."""
+    """Yield the entries of each request, in order.
+
+    Args:
+        most: maximum number of entries of a request; None: the limit of the protocol.
+    """
     most = most or ENTRIES_PER_REQUEST_MAX
     for start in range(0, len(entries), most):
         yield entries[start : start + most]

@@ -14,7 +14,10 @@ _ROLE_NAME: Final[Mapping[int, str]] = {pb.INGESTION: "ingestion", pb.PERSISTENC
 
 
 def topic_of(info: pb.TopicInfo, partitions: Iterable[Partition] | None = None) -> Topic:
-    """Return the topic of `info`; `partitions` if it does not have all of them.
+    """Return the topic of `info`.
+
+    Args:
+        partitions: all partitions of the topic, if `info` does not have all of them; None: those of `info`.
 
     Raises:
         TidelogError: the error that the node returned for the topic.

@@ -43,9 +43,10 @@ class KeyInfo:
 
     Attributes:
         key_id: the key's id; the key begins with it: `tlk_ID_SECRET`.
-        principal: the principal that it authenticates.
-        roles: of that principal.
-        created_us, expires_us: µs since 1970; None if it does not expire.
+        principal: the principal that the key authenticates.
+        roles: roles of the principal.
+        created_us: when the key was created, µs since 1970.
+        expires_us: when the key expires, µs since 1970; None: never.
         note: a description.
     """
 
@@ -62,8 +63,8 @@ class UserInfo:
     """A user with a password.
 
     Attributes:
-        name: the principal.
-        roles: of that principal.
+        name: the user's name, which is also the principal.
+        roles: roles of the principal.
         changed_us: when the password was set, µs since 1970.
     """
 
@@ -88,10 +89,10 @@ class AccessRule:
         principal: a name, "role:NAME", or "*" for every principal.
         operations: the operations that are allowed or denied.
         resource: type of the resource.
-        name: of the resource; "" for the cluster.
-        prefix: whether `name` is a prefix of names; "" then matches all.
-        deny: whether the rule denies; a denial overrides every other rule.
-        rule_id: assigned by the cluster.
+        name: name of the resource; "" for the cluster.
+        prefix: whether `name` is a prefix of names; "" then matches all names.
+        deny: whether the rule denies the operations; a denial overrides every rule that allows.
+        rule_id: id that the cluster has assigned; "" before `Security.grant`.
     """
 
     principal: str
@@ -129,9 +130,9 @@ class Security:
         """Create an API key and return it; its secret cannot be read later.
 
         Args:
-            principal: the principal that it authenticates.
-            roles: of that principal.
-            expires_us: when it expires, µs since 1970; None: never.
+            principal: the principal that the key authenticates.
+            roles: roles of the principal.
+            expires_us: when the key expires, µs since 1970; None: never.
             note: a description.
         """
         request = pb.ApiKey(principal=principal, roles=roles, expires_us=expires_us or 0, note=note)
@@ -163,9 +164,9 @@ class Security:
         """Create a user with a password. The password is not sent; nodes store a verifier.
 
         Args:
-            name: the principal; normalized by SASLprep.
+            name: the user's name, which is also the principal; normalized by SASLprep.
             password: 8 to 1,024 characters.
-            roles: of that principal.
+            roles: roles of the principal.
 
         Raises:
             InvalidRequestError: the user exists, or an argument is invalid.
@@ -191,7 +192,7 @@ class Security:
         await self._change(pb.SecurityChange(delete_user=name))
 
     async def users(self) -> list[UserInfo]:
-        """Return all users with passwords, by name."""
+        """Return all users with passwords, sorted by name."""
         infos: list[UserInfo] = []
         async for reply in self._pages(pb.SecurityList.USERS):
             infos += map(_user, reply.users)
@@ -236,9 +237,10 @@ class Security:
         """Set the quota of a subject, replacing an earlier one; it applies on all nodes within a second.
 
         Args:
-            subject: a principal; "role:NAME" or "*" for each principal with that role, or each principal;
-                "address:CIDR" for each address of a network; "default" for callers without a narrower quota.
-            quota: limits that are None are not set.
+            subject: to which the quota applies: a principal; "role:NAME", each principal with the role; "*", each
+                principal; "address:CIDR", each address of the network; "default", each principal and address without a
+                narrower quota.
+            quota: the limits; those that are None are not set.
         """
         await self._change(pb.SecurityChange(set_quota=quota_to(subject, quota)))
 
@@ -254,7 +256,7 @@ class Security:
         return by_subject
 
     async def quota_usage(self) -> list[QuotaUsage]:
-        """Return the usage of callers with quotas on each node that answers; at most 1,000 per node."""
+        """Return the usage of principals and networks with quotas on each node that answers; at most 1,000 per node."""
         self._check_usable()
         envelope = pb.Envelope(security_list=pb.SecurityList(what=pb.SecurityList.QUOTA_USAGE))
         frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
@@ -269,7 +271,15 @@ class Security:
         principal: str = "",
         roles: Sequence[str] = (),
     ) -> Verdict:
-        """Return whether the caller, or another principal if the caller may change permissions, may do something."""
+        """Return whether a principal may perform an operation on a resource, and why.
+
+        Args:
+            operation: the operation.
+            resource: type of the resource.
+            name: name of the resource; "" for the cluster.
+            principal: the principal; "": that of this client. Another principal needs the permission to change rules.
+            roles: roles of `principal`.
+        """
         self._check_usable()
         request = pb.AccessTest(
             principal=principal, roles=roles, operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name
@@ -278,7 +288,9 @@ class Security:
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
 
     async def check(self, operation: Operation, resource: Resource, name: str = "") -> None:
-        """Refuse an operation that the caller is not allowed, before work is prepared for it; a refusal is audited.
+        """Raise if this client's principal may not perform an operation; the node audits a refusal.
+
+        A gateway calls this before it does expensive work for a request.
 
         Raises:
             ForbiddenError: the operation is not allowed.
@@ -290,12 +302,12 @@ class Security:
         """Return the principal of credentials, for a gateway that may `impersonate`; a password is proven, not sent.
 
         Args:
-            credentials: of the gateway's caller.
+            credentials: credentials that the gateway has received.
             again: whether to retry until the request timeout.
 
         Raises:
             NotIdentifiedError: the credentials belong to no known principal.
-            TidelogError: this client is not allowed to ask, or no node answers.
+            TidelogError: this client's principal may not `impersonate`, or no node answers.
         """
         self._check_usable()
         if isinstance(credentials, Password):
@@ -321,7 +333,7 @@ class Security:
         return frame.envelope.identify_reply.revision
 
     def for_caller(self, caller: Caller) -> Router:
-        """Return the `router` argument for a `Client` on behalf of a caller, over this client's connections."""
+        """Return the argument `router` for a `Client` that acts on behalf of a principal, over these connections."""
         self._check_usable()
         return self._router.for_caller(caller)
 

@@ -1,4 +1,4 @@
-"""Quotas as values of the client."""
+"""Quotas and their usage, and their conversion to and from wire messages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from tidelog_proto.limits import UNLIMITED
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits of a caller. None: not set by this quota; `math.inf`: unlimited, overriding a broader quota.
+    """Limits of a principal or of an address.
+
+    None: this quota does not set the limit; `math.inf`: unlimited, even if a broader quota has a limit.
 
     Attributes:
-        produce_bytes, consume_bytes: of record batches, per second and node; at least 4 KiB.
-        requests: per second and node; at least 1.
-        connections: per node; 0: none.
-        in_flight_bytes: of requests that a node is processing, per node; at least 4 KiB.
-        topics, partitions, groups: created by the caller and existing, in the cluster.
+        produce_bytes, consume_bytes: bytes of record batches per second on each node; at least 4 KiB.
+        requests: requests per second on each node; at least 1.
+        connections: open connections on each node; 0: none are accepted.
+        in_flight_bytes: bytes of requests that each node is processing; at least 4 KiB.
+        topics, partitions, groups: number in the cluster that the principal has created and that still exist.
     """
 
     produce_bytes: float | None = None
@@ -35,16 +37,16 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """The usage of a caller with a quota on one node.
+    """The usage of a principal or network with a quota, on one node.
 
     Attributes:
         node: the node's id.
         caller: a principal, or "address:CIDR".
-        connections: its open connections.
-        waiting: how many of them are throttled.
-        in_flight_bytes: of its requests that the node is processing; 0 without a limit on requests.
-        throttled_s: total time for which its connections and fetches were throttled.
-        produce_debt_s, consume_debt_s: how long it must pause to be within its quota.
+        connections: number of open connections of the principal or network.
+        waiting: how many of these connections are throttled.
+        in_flight_bytes: bytes of their requests that the node is processing; 0 without a limit on requests.
+        throttled_s: total time for which their connections and fetches were throttled.
+        produce_debt_s, consume_debt_s: how long publishing or consuming must pause to be within the quota.
     """
 
     node: str

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
@@ -26,9 +27,12 @@ from tidelog.subscriptions.subscription_keeper import SubscriptionKeeper
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
+PARTITIONS_NAMED_MAX: Final = 20
+"""Maximum number of partitions that an error names."""
+
 
 class Assignment:
-    """The partitions of one consumer, with the position in each.
+    """Reads the partitions of one consumer, and queues their batches.
 
     Args:
         meter: counts received and taken batches; None without metrics.
@@ -36,8 +40,8 @@ class Assignment:
     Attributes:
         cursor: the positions of delivered records.
         topic_ids: name -> id of the topics that are or were read.
-        survives_deletion: called when a topic was deleted; returns whether reading continues without it.
-        loads: measures the load of each partition; None unless the group's assignor needs it. Set before reading
+        survives_deletion: called with the name of a deleted topic; returns whether reading continues without it.
+        loads: measures the load of each partition; None if the consumer is not a group member. Set before reading
             starts.
     """
 
@@ -59,8 +63,9 @@ class Assignment:
             skips_forbidden=options.pattern is not None,
         )
         self._paused: set[TopicPartition] = set()
-        """Partitions paused by the application. Nothing is delivered from them, nor from `_held_back`."""
+        """Partitions from which nothing is delivered because the application has paused them."""
         self._held_back: set[TopicPartition] = set()
+        """Partitions from which nothing is delivered until `release`; see `hold`."""
         self._watched: dict[str, Callable[[], None]] = {}
         self._at_once: Callable[[int, RecordBatch], bool] | None = None
         self._closed = False
@@ -198,9 +203,11 @@ class Assignment:
         """
         for where in partitions:
             if where not in self._keeper.partitions:
-                known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._keeper.partitions)[:20])
+                read = sorted(self._keeper.partitions)
+                names = ", ".join(f"{topic}/{number}" for topic, number in read[:PARTITIONS_NAMED_MAX])
+                more = f" and {len(read) - PARTITIONS_NAMED_MAX} more" if len(read) > PARTITIONS_NAMED_MAX else ""
                 raise UnknownPartitionError(
-                    f"this consumer does not read {where.topic}/{where.partition}; it reads {known or 'nothing'}"
+                    f"this consumer does not read {where.topic}/{where.partition}; it reads {names or 'nothing'}{more}"
                 )
 
     # ---------------------------------------------------------------------------------------------- reading
@@ -243,7 +250,7 @@ class Assignment:
         return self._counted(item)
 
     def put_back(self, batch: ConsumedBatch) -> None:
-        """Return a batch that was taken to the front of the queue."""
+        """Put a batch that was taken back to the front of the queue."""
         where, cost = TopicPartition(batch.topic, batch.partition), Credit(len(batch), batch.batch.header.length)
         self._prefetch.keep(cost)
         self._buffer.put_back(Prefetched(where, batch.batch, self._prefetch, cost))

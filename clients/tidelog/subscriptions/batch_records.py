@@ -14,10 +14,10 @@ class BatchRecords:
     """The records of a batch. Its columns are built once; starting at any index costs the same.
 
     Args:
-        batch: with at least one record.
+        batch: a batch with at least one record.
 
     Attributes:
-        offsets: of the batch's records.
+        offsets: offsets of the batch's records.
         values: encoded values; emptying this list ends all iterators over the records.
 
     Raises:

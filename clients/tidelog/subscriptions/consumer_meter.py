@@ -28,7 +28,7 @@ class ConsumerMeter:
             self._report_lag(where)
 
     def arrived(self, items: Sequence[Prefetched]) -> None:
-        """Update the log end and lag of a partition of which a frame arrived."""
+        """Update the log end and lag of a partition of which batches arrived."""
         last = items[-1]
         self._ends[last.where] = last.high_watermark
         self._report_lag(last.where)

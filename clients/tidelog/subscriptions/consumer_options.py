@@ -223,11 +223,14 @@ def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
         by_number = [where for where in start if not isinstance(where, TopicPartition)]
         if by_number and len(topics) != 1:
             raise InvalidRequestError(
-                f"with several topics, the keys of `start` must be TopicPartition(topic, number), got {by_number[0]!r}"
+                f"unless the consumer has exactly one topic name, the keys of `start` must be "
+                f"TopicPartition(topic, number), got {by_number[0]!r}"
             )
         strange = [where for where in start if isinstance(where, TopicPartition) and topics and where[0] not in topics]
         if strange:
-            raise InvalidRequestError(f"start names {strange[0].topic!r}, which this consumer does not read")
+            raise InvalidRequestError(
+                f"start names topic {strange[0].topic!r}, which this consumer does not read; it reads {sorted(topics)}"
+            )
     elif start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
         raise InvalidRequestError(
             f"start must be 'earliest', 'latest', a datetime, an offset or partition -> offset, got {start!r}"
@@ -250,14 +253,17 @@ def _checked_partitions(
         by_topic = cast("Mapping[str, Iterable[int]]", partitions)
         if set(by_topic) != set(topics):
             raise InvalidRequestError(
-                f"partitions has the topics {sorted(by_topic)}, but the consumer reads {sorted(topics)}: name only "
-                "these"
+                f"partitions has the topics {sorted(by_topic)}, but the consumer has the topic names {sorted(topics)}: "
+                "both must be the same; with a pattern, leave partitions out"
             )
         return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in by_topic.items()}
     if not isinstance(partitions, Iterable):
         raise InvalidRequestError(f"partitions must be numbers, topic -> numbers, 'all' or None, got {partitions!r}")
     if len(topics) != 1:
-        raise InvalidRequestError("with several topics, pass partitions={topic: [numbers]}")
+        raise InvalidRequestError(
+            f"partition numbers need exactly one topic name, got {len(topics)}: with several topics pass "
+            "partitions={topic: [numbers]}, with a pattern leave partitions out"
+        )
     return {topics[0]: tuple(dict.fromkeys(partitions))}
 
 
@@ -282,7 +288,7 @@ class StartPositions(NamedTuple):
 
 
 async def resolve_start(router: Router, topic: str, options: TopicOptions) -> StartPositions:
-    """Return the start offsets that can be resolved within `START_WAIT_S`; `find_missing_starts` finds the rest.
+    """Return the start offsets that can be resolved within `START_WAIT_S`; `find_missing_starts` resolves the others.
 
     Raises:
         UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
@@ -291,7 +297,7 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
 
     async def attempt() -> StartPositions:
         if options.partitions is None:
-            # Partitions added later start at offset 0, so the existing ones must be known exactly.
+            # Partitions added later are read from their first record, so the existing ones must be known exactly.
             route = await router.topic_now(topic)
         else:
             await router.confirmed_topic(topic)  # The consumer reads the topic that has the name when it begins.
@@ -308,10 +314,11 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
 
 
 async def confirm_topics(router: Router, topics: Iterable[str]) -> None:
-    """Refuse topics that a member of a group names and that do not exist, or that its caller may not read.
+    """Check that the topics that a group member names exist, and that its principal may read them.
 
     Raises:
         UnknownTopicError: a topic does not exist.
+        ForbiddenError: the principal may not read a topic.
         TidelogError: as `resolve_start`.
     """
     for topic in topics:
@@ -329,7 +336,8 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
     known = await _positions(router, topic, since, partitions)
     if known.search is not None:
         raise NodeUnreachableError(
-            f"no replica of {topic} partitions {known.search.missing} can be reached; start a node that stores them"
+            f"no replica of partitions {known.search.missing} of topic {topic!r} can be reached; start a node that "
+            "stores them"
         )
     return known.positions
 
@@ -449,7 +457,7 @@ async def _search(router: Router, topic: str, search: OffsetSearch, timeout_s: f
             router.learn_from(topic, error)
             await router.news(topic, wait_s)
         except TimeoutError:
-            failure = NodeUnreachableError(f"no answer within {timeout_s:g} s")
+            failure = NodeUnreachableError(f"no node returned the offsets of topic {topic!r} within {timeout_s:g} s")
             search.failures |= dict.fromkeys(search.missing, failure)
             raise failure from None
         else:

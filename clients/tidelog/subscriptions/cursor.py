@@ -58,7 +58,7 @@ class Cursor:
         skipped: how many records were skipped because they do not decode.
         undecodable: the undecodable record at the position, which must be published as a dead letter before
             `pass_over`.
-        losses: how often all partitions were lost without a graceful revocation.
+        losses: how often the group member has lost all partitions without a graceful revocation.
     """
 
     def __init__(self, decoding: Decoding | None = None) -> None:
@@ -80,7 +80,7 @@ class Cursor:
         self._iterator: Iterator[int] = iter(())
         """Iterator over the offsets of `records`; its remaining length gives the number of delivered records."""
         self._in_hand: dict[TopicPartition, int] = {}
-        """First offset that the application may still process, of batches that are not current: see `in_hand`."""
+        """Partition -> first offset that the application may still process, of batches before the current one."""
         self._left_when_asked = 0
         """Records of the current batch that were left when the application last asked for more."""
         self._polls = False
@@ -251,7 +251,7 @@ class Cursor:
         ) from error
 
     def again(self) -> None:
-        """Deliver the record on which `records` raised first again."""
+        """Rewind to the record on which `records` raised, so that it is delivered next."""
         with self._lock:
             if self._rows is not None:
                 self._rewind_failed(self._rows)

@@ -50,13 +50,13 @@ class LoadMeter:
         self._reported = 0
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start to measure partitions."""
+        """Start measuring partitions."""
         now = self._now()
         for where in partitions:
             self._loads[where] = _PartitionLoad(now, now)
 
     def end(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop to measure partitions."""
+        """Stop measuring partitions."""
         for where in partitions:
             self._loads.pop(where, None)
 
@@ -69,7 +69,7 @@ class LoadMeter:
         """Count a batch that was taken for delivery.
 
         Args:
-            size_bytes: of the batch as received, which may be compressed.
+            size_bytes: size of the batch as received, which may be compressed.
         """
         load = self._loads.get(where)
         if load is None or end_offset <= load.end_offset:

@@ -148,11 +148,11 @@ class Window:
 
 
 class Prefetch:
-    """The prefetch limit of one consumer and its distribution.
+    """Distributes the prefetch limit of one consumer over its subscriptions.
 
     Args:
-        bound: in records and bytes, above zero. Exceeded by at most one event per subscription, because nodes send
-            whole batches.
+        bound: the limit in records and bytes, above zero. It is exceeded by at most one event per subscription, because
+            nodes send whole batches.
 
     Attributes:
         subscription_count: expected number of subscriptions, which determines their shares.

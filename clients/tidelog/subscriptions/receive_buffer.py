@@ -49,7 +49,9 @@ def _never() -> bool:
 
 
 class ReceiveBuffer:
-    """A queue that credit bounds. It ends when closed, or with an error after the batches received before it.
+    """A queue of received batches, bounded by the credit of the nodes.
+
+    The queue ends when it is closed, or with an error after the batches that were received before the error.
 
     Args:
         admit: called with the size of arriving batches; returns whether they may be stored. None: always.
@@ -101,7 +103,7 @@ class ReceiveBuffer:
         return self.is_suspended is _never or not self.is_suspended()
 
     def take_now(self) -> Prefetched | None:
-        """Return the next batch if a batch is first in the queue; otherwise None."""
+        """Return the next batch; None if the queue is empty, begins with an error, or is suspended."""
         item = self._queue[0] if self._queue else None
         if not isinstance(item, Prefetched) or self.is_suspended():
             return None
@@ -225,7 +227,10 @@ class ReceiveBuffer:
             self._refused = not self._admit(sum(item.batch.header.length for item in items))
             if self._refused:
                 self.broken(
-                    OverloadedError("the memory for received batches is exhausted; continue from the position later")
+                    OverloadedError(
+                        "reading has ended because `admit` refused the memory for received batches; create a consumer "
+                        "at this position again later"
+                    )
                 )
         if self._refused:
             return

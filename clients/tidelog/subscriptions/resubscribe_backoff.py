@@ -12,7 +12,10 @@ from tidelog.errors import TidelogError, describe_error
 from tidelog.model import TopicPartition
 
 LOG_AFTER_FAILURES: Final = 6
-"""After this many failures in a row (one to two seconds) the client logs why a partition is not read."""
+"""After this many failed attempts in a row the client logs why a partition is not read.
+
+The waits between these attempts add up to 0.3 to 0.6 s.
+"""
 
 REFUSED_S: Final = 10.0
 """How long to wait after a partition was forbidden before trying again."""
@@ -25,7 +28,8 @@ class ResubscribeBackoff:
     """The back-offs of one consumer's partitions.
 
     Attributes:
-        by_partition: the back-offs since the last batch or change; usually none, and then `arrived` has nothing to do.
+        by_partition: the back-offs of partitions that were tried since their last batch or `reset`; usually empty, so
+            that `arrived` need not be called.
         refused_topics: topics whose refusal was logged.
     """
 
@@ -81,4 +85,4 @@ class ResubscribeBackoff:
         """Log once why a partition is not read."""
         backoff = self.by_partition.get(where)
         if error.retriable and backoff is not None and backoff.failures == LOG_AFTER_FAILURES:
-            _log.warning("%s/%d: cannot subscribe, still retrying: %s", *where, describe_error(error))
+            _log.warning("%s/%d: cannot subscribe to this partition, still retrying: %s", *where, describe_error(error))

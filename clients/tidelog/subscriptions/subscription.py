@@ -25,7 +25,7 @@ _SPAN_MAX: Final = 2**32
 
 
 class Lender(Protocol):
-    """Takes back credit: a flow-control window, or the consumer's prefetch limit."""
+    """What `Prefetched` requires of the object to which its credit is returned."""
 
     def give_back(self, cost: Credit) -> None:
         """Return the credit of a batch that was taken."""
@@ -45,7 +45,7 @@ class Prefetched(NamedTuple):
 
 
 class Listener(Protocol):
-    """The consumer, as its subscriptions use it."""
+    """What `Subscription` requires of the object to which it delivers batches."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""
@@ -58,11 +58,11 @@ class Listener(Protocol):
         """Handle partitions that a subscription no longer serves."""
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """Handle an event from which reading cannot continue."""
+        """Handle an event that cannot be decoded, so that reading of its partition cannot continue."""
 
 
 class Subscription:
-    """The positions of one subscription.
+    """Processes the events of one SUBSCRIBE, and tracks the next offset of each of its partitions.
 
     Args:
         topics: topic id, 16 bytes -> name.
@@ -180,7 +180,7 @@ class Subscription:
 
 
 def _empty_batch(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:
-    """Return a batch without records, which advances the position over a range that a filter left out."""
+    """Return a batch without records, which advances the position over a control batch or filtered records."""
     base_offset = max(offset, end_offset - _SPAN_MAX)
     header = BatchHeader(
         flags=Flags.DERIVED,

@@ -53,13 +53,13 @@ from tidelog_proto.batch.record_batch import RecordBatch
 PARTITIONS_PER_SUBSCRIPTION: Final = 1_024
 """Maximum number of partitions of a subscription: to prepare and to check one takes some milliseconds."""
 SUBSCRIPTIONS_PER_NODE: Final = 4
-"""Above this number of subscriptions at one node, its partitions are resubscribed together."""
+"""When a node has this many more subscriptions than its partitions need, its partitions are resubscribed together."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Reader(Protocol):
-    """The consumer, as the keeper uses it."""
+    """What `SubscriptionKeeper` requires of the consumer for which it reads."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""
@@ -77,11 +77,11 @@ class Reader(Protocol):
 
 
 class SubscriptionKeeper:
-    """The subscriptions of one consumer.
+    """Keeps the partitions of one consumer subscribed.
 
     Args:
-        prefetch: limits what is received ahead.
-        record_filter: record filter; None for all records.
+        prefetch: limits the batches that are received and not yet taken.
+        record_filter: selects the records that nodes send; None for all records.
         skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
     """
 
@@ -295,7 +295,7 @@ class SubscriptionKeeper:
 
     @property
     def read_at_owner(self) -> list[TopicPartition]:
-        """The partitions that are read from their owner."""
+        """The partitions that are subscribed at their owner."""
         served = (where for where, current in self._subscription_of.items() if current is not None)
         return [where for where in served if where not in self.near_replicas and where not in self._on_fallback]
 

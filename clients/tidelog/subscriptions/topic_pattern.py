@@ -22,11 +22,11 @@ _PAGE: Final = 1000
 
 
 class TopicPattern:
-    """A pattern of topic names.
+    """A regular expression that topic names must match entirely.
 
     Args:
-        text: in RE2 syntax; at most `PATTERN_CHARS_MAX` characters.
-        exclude: name of a topic that never matches; None for none.
+        text: the expression, in RE2 syntax; at most `PATTERN_CHARS_MAX` characters.
+        exclude: name of a topic that never matches; None: no such topic.
 
     Raises:
         InvalidRequestError: the pattern is invalid.

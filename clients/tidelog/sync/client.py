@@ -49,7 +49,7 @@ from tidelog.sync.security import Security
 from tidelog_proto.batch.columns import Headers, import_for_columns
 
 LAST_FLUSH_S: Final = 5.0
-"""How long an unclosed client may flush when the program ends."""
+"""Time limit for flushing a client that was not closed, when the program ends or the client is garbage-collected."""
 
 _log: Final = logging.getLogger("tidelog.sync")
 
@@ -378,7 +378,8 @@ def _shut_down(thread: LoopThread, client: asynchronous.Client, name: str) -> No
     except (TidelogError, TimeoutError) as error:
         why = str(error) or f"not acknowledged within {LAST_FLUSH_S:g} s"
         _log.warning(
-            "client %s was not closed and has lost records (%s); use `with`, or call close(), which raises such errors",
+            "client %s was not closed, and records or commits may be lost (%s); use `with`, or call close(), which "
+            "raises such errors",
             name,
             why,
         )

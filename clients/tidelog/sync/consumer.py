@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 
 class _LoopCall(Generic[T]):
-    """A call on the event loop, made once at a time; after an interrupted wait the next caller gets its result."""
+    """A call on the event loop, made at most once at a time.
+
+    If Ctrl-C interrupts the wait for its result, the call continues, and the next `get` returns its result.
+    """
 
     def __init__(self, thread: LoopThread, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._thread = thread
@@ -35,7 +38,7 @@ class _LoopCall(Generic[T]):
 
     @property
     def is_late(self) -> bool:
-        """Whether an interrupted caller made the call, so that its result may be old."""
+        """Whether an earlier `get` that was interrupted made the call, so that its result may be outdated."""
         return self._future is not None
 
     def get(self, timeout_s: float | None = None) -> T:
@@ -58,7 +61,7 @@ class _LoopCall(Generic[T]):
 
 
 class _Taken(NamedTuple):
-    """A batch that the loop has taken, and the partition's reset count at that time."""
+    """A batch that the loop has taken, and its partition's reset count then; see `Cursor.resets_of`."""
 
     batch: ConsumedBatch
     where: TopicPartition
@@ -121,7 +124,7 @@ class Consumer:
     def _records_of_member(self) -> Iterator[Record]:
         """Yield records as long as the group session is valid.
 
-        It is checked before each record, because afterwards another member may own the partition.
+        The session is checked before each record, because after its end another member may own the partition.
         """
         cursor, valid_until = self._cursor, 0.0
         while True:
@@ -187,7 +190,7 @@ class Consumer:
         self._resets = {_of(each): self._resets_of_record(each) for each in records}
 
     def _take_more(self, taken: list[Record], max_records: int, deadline: float) -> None:
-        """Append available records to `taken`, which an interrupted caller keeps."""
+        """Append available records to `taken`, which keeps them if the call is interrupted."""
         valid_until, losses = self._check_session(), self._cursor.losses
         while len(taken) < max_records:
             try:
@@ -246,7 +249,7 @@ class Consumer:
         return self._cursor.resets_of(taken.where) == taken.resets
 
     def _no_longer_paused(self) -> _Taken | None:
-        """Return the oldest held batch whose partition is not paused; None if all are paused."""
+        """Remove and return the first held batch whose partition is not paused; None if all are paused."""
         self._check_session()
         self._held = [each for each in self._held if self._is_current(each)]
         paused = self.paused()

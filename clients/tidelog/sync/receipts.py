@@ -1,6 +1,7 @@
 """Receipts of the blocking client, with `result` instead of `await`.
 
-A known outcome is returned without the client's loop: a hundred times faster, and also after the client was closed.
+A known outcome is returned without the client's event loop, which is a hundred times faster, and works even after the
+client was closed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Pending(Protocol[T_co]):
-    """A receipt as an awaitable."""
+    """What `_result` requires of an asynchronous receipt."""
 
     def done(self) -> bool: ...
 

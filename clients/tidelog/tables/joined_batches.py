@@ -95,10 +95,10 @@ class BatchJoiner:
     `add` takes a batch and yields the joined batches that are full; `finish` yields the rest.
 
     Args:
-        schema: columns of the wire, `offset`, and those of `constants`. Records without headers have null in a nullable
-            headers column, and an empty list otherwise.
-        constants: the columns with the same value in all rows, by name, as Arrow scalars.
-        max_records: most records of a joined batch, which is emitted earlier at `JOINED_BYTES`.
+        schema: schema of the joined batches: columns of the wire, `offset`, and columns of `constants`. Records without
+            headers have null in a nullable headers column, and an empty list otherwise.
+        constants: name -> value, as an Arrow scalar, of each column with the same value in all rows.
+        max_records: maximum number of records of a joined batch, which is emitted earlier at `JOINED_BYTES`.
     """
 
     def __init__(self, schema: pa.Schema, constants: Mapping[str, Any], *, max_records: int) -> None:

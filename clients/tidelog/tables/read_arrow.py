@@ -54,15 +54,15 @@ def read_arrow(
 
     Args:
         topic: the topic's name.
-        bootstrap: addresses of nodes; None: those of the context.
-        context: the name of a context; None: that of TIDELOG_CONTEXT, or the current one.
+        bootstrap: addresses of nodes; None: the addresses of the context.
+        context: the name of a context; None: the context that TIDELOG_CONTEXT names, or the current one.
         columns: some of topic, partition, offset, timestamp, key, value, headers, tag, in this order; None: all. The
             node does not send other columns if it can omit them, and they are not decoded.
-        since: start of the range, inclusive; a time begins each partition at its first record that is not older. A time
-            after the last record gives no rows.
+        since: start of the range, inclusive; with a time, each partition begins at its first record with that timestamp
+            or a later one. A time after the last record gives no rows.
         until: end of the range, exclusive.
         partitions: the partitions to read; None: all.
-        batch_records: most rows of a batch.
+        batch_records: maximum number of rows of a batch.
         options: options of `Client`.
 
     Raises:
@@ -152,7 +152,7 @@ def read_ranges(
         connect: creates a client.
         ranges: non-empty ranges.
         schema: some columns of `TABLE_SCHEMA`.
-        batch_records: most rows of a batch.
+        batch_records: maximum number of rows of a batch.
 
     Raises:
         TidelogError: as `read_arrow`.
@@ -177,7 +177,6 @@ def read_ranges(
 
 def _lost(span: OffsetRange, start: int, end: int) -> None:
     raise OffsetOutOfRangeError(
-        f"{span.topic!r}/{span.partition}: offsets {start} to {end - 1} do not exist any more: "
-        "retention deleted "
+        f"{span.topic!r}/{span.partition}: offsets {start} to {end - 1} cannot be read any more: retention deleted "
         "them, or the log was truncated; read from the start of the log, or raise the topic's retention"
     )

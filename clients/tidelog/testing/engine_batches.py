@@ -37,7 +37,7 @@ def random_group(random: Random) -> list[bytearray]:
 
 
 def needed_bytes(batches: Sequence[bytes | bytearray]) -> int:
-    """Return what `ensure_space` is asked for."""
+    """Return the number of bytes for which `ensure_space` must be called before the batches are appended."""
     return sum(padded(len(one)) for one in batches)
 
 
@@ -69,7 +69,7 @@ def read_all(store: EpochStore, *, max_bytes: int = FETCH_BYTES_MAX) -> list[byt
 
 
 def boundaries(batches: Sequence[bytes], start: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
-    """Return offset and digest of every boundary of some batches."""
+    """Return the offset and the digest at the start of some batches, and after each of them."""
     return [start, *((header.end_offset, header.digest) for header in map(unpack_header, batches))]
 
 

@@ -7,8 +7,8 @@
             return MyEngine(volume)
 
 pytest runs the inherited tests with the engine that `make_engine` returns. They need the extra `broker`. An engine that
-passes them keeps the promises of its declared `Capabilities` towards the log; a test that does not apply to them is
-skipped. `tidelog_broker.storage.engine` describes the interface, and `ScannedReading` of its `scanned` is a reader for
+passes them has the properties that its `Capabilities` declare; a test of a property that is not declared is skipped.
+`tidelog_broker.storage.engine` describes the interface, and `ScannedReading` in its module `scanned` is a reader for
 engines without indexes.
 """
 
@@ -70,7 +70,7 @@ class EngineSuite:
 
     @pytest.fixture
     def volume(self, fs: FailingFileSystem) -> Volume:
-        """Return the resources of a running node, with the engine."""
+        """Return the storage resources of a running node, with the engine under test."""
         return self.started(fs)
 
     @pytest.fixture
@@ -111,7 +111,7 @@ class EngineSuite:
         )
 
     def reopened(self, volume: Volume, directory: Path, *, sealed_end_offset: int | None = None) -> EpochStore:
-        """Open a store that this process has closed, and whose contents must be there."""
+        """Open a store that this process has closed; its contents must be complete."""
         store = open_store(volume, directory, segment_bytes=SEGMENT_BYTES, sealed_end_offset=sealed_end_offset)
         assert store is not None
         return store
@@ -133,12 +133,12 @@ class EngineSuite:
         store.close()
 
     def test_batches_are_read_as_they_were_stored(self, store: EpochStore) -> None:
-        """Every batch is read again byte by byte, whatever is read at once."""
+        """Every batch is read with the bytes that were stored, whatever the size of a read is."""
         random = Random(1)
         written = [one for _ in range(60) for one in append(store, random_group(random))]
         for max_bytes in (1, 300, 5000, FETCH_BYTES_MAX):
             assert read_all(store, max_bytes=max_bytes) == written
-        assert store.segment_count > 1, "another part begins when one is full"
+        assert store.segment_count > 1, "a new segment begins when one is full"
         assert store.size_bytes >= sum(map(len, written))
 
     def test_memory_of_an_appended_batch_may_be_used_again(self, store: EpochStore) -> None:
@@ -149,7 +149,7 @@ class EngineSuite:
         assert read_all(store) == written
 
     def test_read_ends_at_its_limits(self, store: EpochStore) -> None:
-        """No batch ends above the limit, the first batch holds the offset, and one batch may exceed the bytes."""
+        """No batch ends above the limit; the first one has the requested offset, and may alone exceed `max_bytes`."""
         written = append(store, [batch([b"a"] * 3) for _ in range(4)])
         read = store.reader.read
         assert read(4, FETCH_BYTES_MAX, limit_offset=9).next_offset == 9
@@ -173,7 +173,7 @@ class EngineSuite:
         assert unpack_header(read_all(store)[0]).base_offset == store.start_offset
 
     def test_digests_are_known_at_boundaries_only(self, store: EpochStore) -> None:
-        """The running digest is that of the headers, and unknown within a batch."""
+        """The running digest at the end of a batch is that of its header; within a batch it is unknown."""
         written = [one for _ in range(20) for one in append(store, [batch([b"a", b"b"], size_bytes=200)])]
         known = dict(boundaries(written))
         for offset in range(-1, store.end_offset + 2):
@@ -182,14 +182,14 @@ class EngineSuite:
             assert store.reader.batch_start(offset) == start
 
     def test_headers_are_scanned_from_the_batch_that_holds_an_offset(self, store: EpochStore) -> None:
-        """A scan begins with the batch that holds the offset, and ends at the end."""
+        """A scan begins with the batch that has the offset, and ends at the end of the store."""
         written = [one for _ in range(20) for one in append(store, [batch([b"a", b"b"], size_bytes=200)])]
         headers = list(map(unpack_header, written))
         for offset in (0, 1, 7, 38, 39):
             assert list(store.reader.scan_headers(offset)) == headers[offset // 2 :]
 
     def test_first_batch_of_a_time_is_found(self, store: EpochStore) -> None:
-        """The first batch that has a record of at least a time is found, also where times go back."""
+        """The first batch with a record at or after a time is found, even if timestamps do not ascend."""
         random = Random(2)
         written = [one for _ in range(30) for one in append(store, random_group(random))]
         headers = list(map(unpack_header, written))
@@ -201,7 +201,7 @@ class EngineSuite:
             assert found == (expected.base_offset if expected is not None else None)
 
     def test_every_batch_with_a_key_is_a_candidate(self, store: EpochStore) -> None:
-        """No batch with a key is missing among the candidates, with or without an index, in both directions."""
+        """The candidates for a key include every batch with the key, with or without an index, in both directions."""
         random = Random(3)
         written = [one for _ in range(40) for one in append(store, random_group(random))]
         for key in (b"a", b"", b"missing"):
@@ -211,7 +211,7 @@ class EngineSuite:
                 expected = [one for head, one in headers if head.end_offset > offset and head.end_offset <= limit]
                 found = self.candidates(store, key, offset, limit)
                 assert set(expected) <= set(found)
-                assert found == [one for one in written if one in found], "oldest first"
+                assert found == [one for one in written if one in found], "candidates are in the order of offsets"
             newest_first = self.candidates_reversed(store, key, store.end_offset)
             assert set(having) <= set(newest_first)
             assert newest_first[::-1] == [one for one in written if one in newest_first]
@@ -232,12 +232,12 @@ class EngineSuite:
                         len(one),
                     )
                     found.append(bytes(one))
-                assert named.stop > first, "a lookup gets on"
+                assert named.stop > first, "each lookup examines at least one batch"
                 first = named.stop
         return found
 
     def candidates_reversed(self, store: EpochStore, key: bytes, limit_offset: int) -> list[bytes]:
-        """Return the batches that may have a key, newest first."""
+        """Return the batches that may have a key, from the highest offset to the lowest."""
         found: list[bytes] = []
         for extent in store.reader.extents_reversed(limit_offset):
             extent.prepare("key", None)
@@ -245,7 +245,7 @@ class EngineSuite:
             while stop > extent.first:
                 named = extent.find("key", hash_one(key), extent.first, stop, 3, newest=True)
                 found += [bytes(extent.read(slot, slot + 1)[0]) for slot in reversed(named.slots)]
-                assert named.first < stop, "a lookup gets on"
+                assert named.first < stop, "each lookup examines at least one batch"
                 stop = named.first
         return found
 
@@ -306,7 +306,7 @@ class EngineSuite:
         assert self.candidates(store, b"other", 0, store.end_offset)[-1:] == kept[-1:]
 
     def test_truncation_within_a_batch_is_refused(self, store: EpochStore) -> None:
-        """Where no batch ends nothing is changed."""
+        """A truncation to an offset at which no batch ends changes nothing."""
         written = append(store, [batch([b"a", b"b"]), batch([b"c"])])
         for offset in (1, 4):
             with pytest.raises(DivergedError):
@@ -315,17 +315,17 @@ class EngineSuite:
         append(store, [batch([b"d"])])
 
     def test_truncation_to_the_start_leaves_an_empty_store(self, store: EpochStore) -> None:
-        """All records may be above the end of the epoch."""
+        """All records of a store may be above the end of its epoch, so all of them can be truncated."""
         append(store, [batch([b"a"])])
         store.truncate(0)
         assert (store.end_offset, store.end_digest, read_all(store)) == (0, 0, [])
         written = append(store, [batch([b"b"])])
         assert read_all(store) == written
 
-    # --- parts -----------------------------------------------------------------------------------------
+    # --- segments --------------------------------------------------------------------------------------
 
     def test_parts_cover_the_store_without_a_gap(self, store: EpochStore) -> None:
-        """Each part begins where the one before it ends, with the digest there; only the last one grows."""
+        """Each segment begins at the end of the previous one, with the digest there; only the last segment grows."""
         random = Random(4)
         for _ in range(40):
             append(store, random_group(random))
@@ -340,7 +340,7 @@ class EngineSuite:
         assert len({part.path for part in parts}) == len(parts)
 
     def test_roll_begins_another_part_once(self, store: EpochStore) -> None:
-        """An empty part is not followed by another."""
+        """`roll` begins a new segment unless the last one is empty."""
         assert not store.roll()
         append(store, [batch([b"a"])])
         assert store.roll()
@@ -348,7 +348,7 @@ class EngineSuite:
         assert store.segment_count == 2
 
     def test_deleted_part_frees_its_bytes(self, store: EpochStore) -> None:
-        """The oldest part leaves, the others stay readable, also after the store was opened again."""
+        """The segment with the lowest offsets is removed, its bytes are freed, and the other segments remain."""
         while store.segment_count < 4:
             append(store, [batch([b"a"], size_bytes=700)])
         rest, size_bytes = [part.base_offset for part in store.segments[1:]], store.size_bytes
@@ -361,14 +361,14 @@ class EngineSuite:
     # --- space -----------------------------------------------------------------------------------------
 
     def test_room_is_what_was_reserved(self, store: EpochStore) -> None:
-        """After `ensure_space` there is room for the group, and the append succeeds without it."""
+        """After `ensure_space` there is room for the group of batches, and its append succeeds."""
         store.ensure_space(needed_bytes([batch([b"a"])]))
         assert store.has_room(needed_bytes([batch([b"a"])]))
         assert not store.has_room(1 << 50)
         append(store, [batch([b"a"])])
 
     def test_full_disk_changes_nothing_and_passes(self, volume: Volume, fs: FailingFileSystem, directory: Path) -> None:
-        """Without space `ensure_space` refuses a group, or has space reserved; later groups are taken again."""
+        """On a full disk a group is refused unless its space is reserved; when space is free, groups are accepted."""
         store = self.create(volume, directory)
         written = append(store, [batch([b"a"])])
         fs.full = True
@@ -380,7 +380,7 @@ class EngineSuite:
             except DiskFullError:
                 refused += 1
                 assert (store.end_offset, store.end_digest, store.state) == (*before, "active")
-        assert refused or not self.engine_of(volume).capabilities.durable, "the disk was full"
+        assert refused or not self.engine_of(volume).capabilities.durable, "a durable engine needs disk space"
         fs.full = False
         written += append(store, [batch([b"b"])])
         store.sync()
@@ -388,7 +388,7 @@ class EngineSuite:
         store.close()
 
     def test_bound_of_the_engine_refuses_a_group(self, volume: Volume, directory: Path) -> None:
-        """Above `bytes_max` a group is refused with nothing changed, and taken once a part was deleted."""
+        """A group beyond `bytes_max` is refused and changes nothing; it is accepted after a segment was deleted."""
         bytes_max = self.engine_of(volume).capabilities.bytes_max
         if not bytes_max:
             pytest.skip("the engine has no bound of its own")
@@ -439,7 +439,7 @@ class EngineSuite:
     def test_creation_on_a_full_disk_leaves_nothing(
         self, volume: Volume, fs: FailingFileSystem, directory: Path
     ) -> None:
-        """A directory has its name only with everything in it."""
+        """A store's directory gets its final name only when its content is complete."""
         fs.full = True
         with pytest.raises(StorageError):
             self.create(volume, directory)
@@ -482,7 +482,7 @@ class EngineSuite:
         again.close()
 
     def test_name_of_a_removed_store_is_free(self, volume: Volume, directory: Path, store: EpochStore) -> None:
-        """Another store may get the directory's name, and has nothing of the removed one."""
+        """Another store may be created in the directory of a removed one, and has none of its records."""
         append(store, [batch([b"a"])])
         store.close(sync=False)
         remove_store(volume, directory)
@@ -494,7 +494,7 @@ class EngineSuite:
     def test_store_that_ends_elsewhere_than_its_epoch_is_in_limbo(
         self, volume: Volume, directory: Path, store: EpochStore
     ) -> None:
-        """Another end than the decided one is damage, with its bounds; the valid part can be read."""
+        """A store that does not end at the sealed end offset is in limbo; its valid records can be read."""
         written = append(store, [batch([b"a"])])
         store.close()
         again = self.reopened(volume, directory, sealed_end_offset=5)
@@ -514,7 +514,7 @@ class EngineSuite:
     def test_restart_finds_what_was_synced_or_says_that_it_is_lost(
         self, volume: Volume, fs: FailingFileSystem, directory: Path, store: EpochStore
     ) -> None:
-        """A new process has everything that was synced, if the engine survives it, else an empty store that is lost."""
+        """After a restart, synced records exist if the engine survives it; otherwise the store is empty and lost."""
         written = [one for _ in range(20) for one in append(store, [batch([b"a"], size_bytes=300)])]
         store.sync()
         restarted = self.started(fs)
@@ -530,7 +530,7 @@ class EngineSuite:
     def test_restart_finds_a_sealed_store_or_says_that_it_is_lost(
         self, volume: Volume, fs: FailingFileSystem, directory: Path, store: EpochStore
     ) -> None:
-        """A sealed store is never found shorter than it was: it is whole, or lost."""
+        """After a restart, a sealed store is complete or lost, but never shorter."""
         written = append(store, [batch([b"a"]), batch([b"b"])])
         store.seal()
         again = open_store(self.started(fs), directory, segment_bytes=SEGMENT_BYTES, sealed_end_offset=2)
@@ -544,7 +544,7 @@ class EngineSuite:
     def test_restart_finds_an_empty_sealed_store(
         self, fs: FailingFileSystem, directory: Path, store: EpochStore
     ) -> None:
-        """An epoch without records has nothing to lose."""
+        """After a restart, a sealed store without records exists even if the engine loses records."""
         store.seal()
         store.close()
         again = self.reopened(self.started(fs), directory, sealed_end_offset=0)
@@ -556,7 +556,7 @@ class EngineSuite:
     def test_store_that_lacks_records_is_in_limbo_until_its_repair_is_finished(
         self, volume: Volume, fs: FailingFileSystem, directory: Path
     ) -> None:
-        """A store created as lacking takes appends, and stays in LIMBO over restarts until the repair is finished."""
+        """A store created with missing records accepts appends, and is in limbo until its repair is finished."""
         store = self.create(volume, directory, is_lacking=True)
         self.check_repair(store, is_needed=True)
         append(store, [batch([b"a"])])
@@ -573,14 +573,14 @@ class EngineSuite:
         last.close()
 
     def check_repair(self, store: EpochStore, *, is_needed: bool) -> None:
-        """Check whether a store lacks records."""
+        """Check the state of a store; `is_needed`: whether a repair must be finished first."""
         assert (store.state, store.is_repairing) == (("limbo", True) if is_needed else ("active", False))
 
-    # --- everything at once ----------------------------------------------------------------------------
+    # --- random operations -----------------------------------------------------------------------------
 
     @pytest.mark.parametrize("seed", range(20))
     def test_random_operations_agree_with_a_list(self, volume: Volume, directory: Path, seed: int) -> None:
-        """After random operations a store has the batches of a list that went through the same operations."""
+        """After random operations a store has the same batches as a list that is changed in the same way."""
         random = Random(f"engine suite {seed}")
         start = random.choice([(0, 0), (1000, 77)])
         store = self.create(volume, directory, offset=start[0], digest=start[1])

@@ -36,10 +36,10 @@ class FailingFileSystem(RealFileSystem):
         super().make_dir(path)
 
     def check(self, operation: str, path: Path, *, takes_space: bool = False) -> None:
-        """Fail if the operation is to fail.
+        """Fail if `full` or `broken` requires that.
 
         Raises:
-            OSError: it is.
+            OSError: the operation must fail.
         """
         if self.full and takes_space:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -57,7 +57,7 @@ class _FailingFile(RealFile):
         self._fs = fs
 
     def pwritev(self, buffers: Sequence[Buffer], at: int) -> None:
-        """Write, into space that was allocated."""
+        """Write into allocated space, which takes no further space."""
         self._fs.check("pwritev", self.path)
         super().pwritev(buffers, at)
 

@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def in_random_order(ports: range) -> Iterator[int]:
-    """Return each port once, from a random one on in random steps. To shuffle all ports takes 15 ms."""
+    """Return each port once: from a random one on, in steps of a random size. Shuffling all ports would take 15 ms."""
     count = len(ports)
     start, step = secrets.randbelow(count), 0
     while math.gcd(step, count) != 1:

@@ -167,8 +167,12 @@ def _shown(context: Context) -> str | None:
 def _read_key() -> str:
     text = getpass("API key: ") if sys.stdin.isatty() else sys.stdin.read(KEY_CHARS_MAX + 1)
     key = text.strip()
-    if not key or len(key) > KEY_CHARS_MAX:
+    if not key:
         raise InvalidRequestError(
             "standard input has no API key; pass a file with --api-key-file FILE, or pipe the key to the command"
+        )
+    if len(key) > KEY_CHARS_MAX:
+        raise InvalidRequestError(
+            f"standard input has more than {KEY_CHARS_MAX:,} characters, so it is not an API key; pipe only the key"
         )
     return key

@@ -20,11 +20,11 @@ FILES: Final = {
     "tidelog-gateway.service": "systemd unit of a gateway",
     "tidelog.toml": "settings for both units",
 }
-"""File names and descriptions."""
+"""Name of each packaged file -> its description."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add `deploy` to the command."""
     app.command("deploy")(deploy)
 
 

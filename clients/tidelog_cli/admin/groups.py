@@ -90,7 +90,7 @@ def describe(
         return
     typer.echo(
         f"{info.name}: {info.state}, generation {info.generation}, {info.member_count} members, "
-        f"shared {info.assignor or ABSENT}, coordinated by {info.coordinator}, created by {info.creator or ABSENT}"
+        f"assignor {info.assignor or ABSENT}, coordinator {info.coordinator}, created by {info.creator or ABSENT}"
     )
     if info.members:
         print_table(
@@ -182,7 +182,7 @@ def delete(
     """Delete a group without members and all its positions."""
     is_asked = not yes and sys.stdin.isatty()
     if is_asked and not is_confirmed(f"Delete the group {group!r} and all its positions?"):
-        raise CommandFailed("nothing was deleted")
+        raise CommandFailed(f"the deletion of group {group!r} was not confirmed; nothing was deleted")
     with_client(bootstrap, lambda client: client.groups.delete(group))
     typer.echo(f"deleted group {group!r}")
 

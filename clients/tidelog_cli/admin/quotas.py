@@ -17,7 +17,7 @@ SubjectArgument = Annotated[
     str,
     typer.Argument(
         metavar="SUBJECT",
-        help="A principal, role:NAME or * for each principal with the role, or each principal; address:CIDR for each "
+        help="A principal; role:NAME for each principal with the role; * for each principal; address:CIDR for each "
         "address of a network; default for callers without a narrower quota.",
         show_default=False,
     ),
@@ -84,7 +84,7 @@ def set_quota(
     """Set the quota of a subject, replacing its previous one.
 
     An option that is left out sets no limit; `unlimited` overrides the limits of broader quotas. Requests beyond a
-    rate are delayed, beyond a count refused.
+    rate or the bytes in flight are delayed; connections, topics, partitions and groups beyond their number are refused.
     """
     quota = Quota(
         produce_bytes=produce_bytes,

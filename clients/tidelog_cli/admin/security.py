@@ -84,9 +84,12 @@ def new(*, out: OutOption = None) -> None:
     with _kept_in(out) as keep:
         keep(new_key().text)
     if not sys.stdout.isatty() or out is not None:
-        mode = "" if out is not None else "chmod 600 the file; "
+        mode = "" if out is not None else "store the key in a FILE with mode 600; "
+        file = "FILE" if out is None else out
         typer.echo(
-            f'{mode}the node: auth = "required", admin_key_file = FILE; clients: TIDELOG_API_KEY_FILE=FILE', err=True
+            f'{mode}set auth = "required" and admin_key_file = "{file}" on each node, and '
+            f"TIDELOG_API_KEY_FILE={file} for the administrator's commands",
+            err=True,
         )
 
 
@@ -242,7 +245,8 @@ def judge(
     """Show whether a principal may perform an operation, and by which rule; exit with 1 if it may not."""
     kind, name, _ = _resource(resource)
     if operation not in OPERATIONS or operation == "all":
-        raise CommandFailed(f"{operation!r} is not an operation; use one of {', '.join(OPERATIONS)}", 2)
+        names = ", ".join(name for name in OPERATIONS if name != "all")
+        raise CommandFailed(f"{operation!r} is not a single operation; use one of {names}", 2)
 
     async def work(client: Client) -> tuple[Verdict, AccessRule | None]:
         verdict = await client.security.test(

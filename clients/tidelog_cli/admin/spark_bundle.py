@@ -90,7 +90,7 @@ def write_bundle(path: Path, *, replace: bool) -> Bundle:
     """Write the zip, and return its description.
 
     Args:
-        path: its path, which must end in `.zip` for Spark.
+        path: path of the zip, which must end in `.zip` for Spark.
         replace: overwrite an existing file.
 
     Raises:
@@ -98,7 +98,7 @@ def write_bundle(path: Path, *, replace: bool) -> Bundle:
         OSError: the zip cannot be written; an existing file is unchanged.
     """
     if path.suffix != ".zip":
-        raise CommandFailed(f"{path} must end in .zip: Spark imports from no other files")
+        raise CommandFailed(f"the file name must end in .zip, or Spark does not import from it; got {path}")
     if not path.absolute().parent.is_dir():
         raise CommandFailed(f"directory {path.parent} does not exist; create it first")
     if path.exists() and not replace:
@@ -135,7 +135,9 @@ def _sources(package: str) -> Iterator[tuple[str, Path]]:
     spec = find_spec(package)  # The modules are found without importing them, because pyspark need not be installed.
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     if folder is None or not folder.is_dir():
-        raise CommandFailed(f"package {package} is not installed as files here; run: pip install --force tidelog")
+        raise CommandFailed(
+            f"package {package} is not installed as files here; run: pip install --force-reinstall tidelog"
+        )
     for path in sorted(folder.rglob("*.py")):
         yield f"{package}/{path.relative_to(folder).as_posix()}", path
 

@@ -68,7 +68,7 @@ def list_users(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFA
         print_json([asdict(user) for user in users])
         return
     print_table(
-        ("user", "roles", "password of"),
+        ("user", "roles", "password set"),
         [(user.name, ", ".join(user.roles), time_text(user.changed_us)) for user in users],
     )
 

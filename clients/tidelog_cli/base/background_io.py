@@ -18,7 +18,7 @@ _ItemT = TypeVar("_ItemT")
 _ResultT = TypeVar("_ResultT")
 
 DEPTH: Final = 4
-"""Items that are read ahead; bounds memory."""
+"""Default number of items that are read before the consumer takes them, which bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""End offsets of partitions, confirmed by their owners before or, without a quorum, during reading.
+"""End offsets of partitions, which their owners confirm: usually before the records are read, otherwise meanwhile.
 
 Committed records can be read while no quorum can confirm the end of a partition. A partition with an unknown end is
 therefore read, and a note on standard error says so; its output is complete when its end is confirmed and reached.
@@ -17,6 +17,7 @@ from tidelog.subscriptions.consumer_options import LOG_INTERVAL_S, START_WAIT_S
 from tidelog_cli.base.output import note
 
 TRY_S: Final = 1.5
+"""Timeout of a request for one partition's end, and the pause between the requests."""
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ class Ends:
         return [partition for partition in self._partitions if partition not in self.known]
 
     async def find(self) -> None:
-        """Find all ends, or continue in the background after PATIENCE_S.
+        """Find all ends, or continue in the background after `START_WAIT_S`.
 
         Raises:
             TidelogError: the error is not retriable.
@@ -115,8 +116,8 @@ class Ends:
                 tell_at = time.monotonic() + LOG_INTERVAL_S
                 names = ", ".join(map(str, self.missing))
                 note(
-                    f"tidelog: {self._topic}: the ends of partitions {names} cannot be confirmed without a quorum; "
-                    "committed records are printed, and the command waits for the quorum"
+                    f"tidelog: {self._topic}: the ends of partitions {names} are not confirmed yet: an owner, or a "
+                    "quorum of the replicas, does not answer; committed records are printed, and the command waits"
                 )
             await asyncio.sleep(TRY_S)
 

@@ -36,7 +36,7 @@ class CommandFailed(Exception):  # noqa: N818 - the exception that ends a comman
     """A command's refusal or failure.
 
     Attributes:
-        exit_code: one of the codes above.
+        exit_code: one of the exit codes that the module lists.
     """
 
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:

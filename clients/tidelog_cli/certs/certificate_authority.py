@@ -57,7 +57,7 @@ def issue(authority: Issued, kind: Kind, name: str, hosts: Sequence[str], *, day
 
     Args:
         kind: use of the certificate, see the module.
-        name: of the node, the server or the client.
+        name: the name of the node, server or client.
         hosts: host names and addresses; empty for a client.
 
     Raises:
@@ -135,7 +135,10 @@ def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivat
             "the private key is encrypted: use an unencrypted key in a file that only its owner may read"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        why = "the private key is not P-256, as `tidelog certs init` creates: issue with the tools of that CA"
+        why = (
+            "the private key is not an ECDSA key, so `tidelog certs init` did not create it: use the tools of that CA "
+            "instead"
+        )
         raise ValueError(why)  # noqa: TRY004 - an error in a file
     for cert in x509.load_pem_x509_certificates(authority.cert):
         if cert.public_key() == key.public_key():

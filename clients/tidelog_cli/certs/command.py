@@ -55,7 +55,7 @@ def init(
         Path, typer.Argument(metavar="DIR", help="Directory; created if it does not exist.", show_default=False)
     ],
     *,
-    name: Annotated[str, typer.Option(help="Display name.")] = "Tidelog",
+    name: Annotated[str, typer.Option(help="Display name of the CA.")] = "Tidelog",
     days: Annotated[int, typer.Option(min=1, max=_DAYS_MAX, help="Validity in days.")] = CA_DAYS,
     as_json: JsonOption = False,
 ) -> None:

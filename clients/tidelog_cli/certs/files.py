@@ -61,7 +61,7 @@ def see_to_cryptography() -> None:
     try:
         import cryptography.x509  # noqa: F401, PLC0415
     except ImportError as error:
-        raise CommandFailed("`cryptography` is not installed: pip install 'tidelog[broker]'") from error
+        raise CommandFailed("certificates need `cryptography`; run: pip install 'tidelog[broker]'") from error
 
 
 def replace_file(path: Path, content: bytes, *, mode: int) -> None:

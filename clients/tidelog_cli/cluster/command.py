@@ -139,9 +139,10 @@ def ending_texts(cluster: ClusterStatus, now_s: float) -> list[str]:
             if ends_us is None or ends_us / 1e6 - now_s >= WARN_DAYS * DAY_S:
                 continue
             verb = "expires" if ends_us / 1e6 > now_s else "expired"
+            how = "tidelog certs issue … --replace" if what == "certificate" else "docs/tls.md, Renew certificates"
             texts.append(
-                f"the {what} of {node.node_id} {verb} on {date_text(ends_us)}: replace it with a newer one (tidelog "
-                "certs issue … --replace); new connections to this node fail after the expiry"
+                f"the {what} of {node.node_id} {verb} on {date_text(ends_us)}: replace it with a newer one ({how}); "
+                "new connections to this node fail after the expiry"
             )
     return texts
 
@@ -158,7 +159,7 @@ def level_text(cluster: ClusterStatus) -> str:
 
 
 def date_text(at_us: int | None) -> str:
-    """Return a date in UTC for a table."""
+    """Return a time (µs since 1970) as its date in UTC; a dash for None."""
     return ABSENT if at_us is None else f"{dt.datetime.fromtimestamp(at_us / 1e6, dt.UTC):%Y-%m-%d}"
 
 
@@ -169,7 +170,7 @@ def missing_text(cluster: ClusterStatus) -> str:
     if not names:
         return ""
     listing = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
-    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip considers alive"
+    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "unknown, gossip reports all as alive"
     effects = {
         "__meta": "topics and nodes cannot be changed",
         "__offsets": "the positions of some groups are unavailable",
@@ -205,10 +206,10 @@ def ownerless_text(cluster: ClusterStatus) -> str:
     if not found:
         return ""
     listing = ", ".join(name for name, _ in found[:SHOWN_MAX]) + (", …" if len(found) > SHOWN_MAX else "")
-    owners = ", ".join(sorted({partition.owner for _, partition in found if partition.owner})) or ABSENT
+    owners = ", ".join(sorted({partition.owner for _, partition in found if partition.owner}))
     return (
         f"{counted(len(found), 'partition')} without a living owner ({listing}): nothing can be read or written there "
-        f"unless another node has a copy and takes over; start {owners}"
+        f"unless another node has a copy and takes over; start {owners or 'the nodes that are down'}"
     )
 
 
@@ -270,7 +271,7 @@ def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_
 
     async def work(client: Client) -> None:
         moves = await client.rebalance()
-        # While the command waits, standard output gets only the end: a lost confirmation counts as success.
+        # Written to stderr while the command waits: a failed write to standard output would end it with exit code 0.
         (sys.stderr if wait else sys.stdout).write(f"{counted(moves, 'partition')} to move\n")
         if wait:
             while moves:

@@ -73,7 +73,7 @@ def fetch_progress_of(cluster: ClusterStatus) -> Progress:
 async def watch(client: Client, tell: Callable[[ClusterStatus], Progress]) -> None:
     """Poll the cluster until the operation is complete; print changes to stderr, and the end to stdout.
 
-    Standard output gets nothing before: the command succeeds even if its confirmation cannot be written.
+    Nothing is written to stdout before the end, because a failed write to it ends the command with exit code 0.
     """
     last = ""
     while True:
@@ -88,5 +88,5 @@ async def watch(client: Client, tell: Callable[[ClusterStatus], Progress]) -> No
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, in the plural if needed: `many`, or by default `one` with an `s`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

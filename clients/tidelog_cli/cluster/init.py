@@ -124,12 +124,15 @@ def _joining(directory: Path, founder: dict[str, Any], *, secured: bool) -> list
 
 
 def waiting(founders: int) -> str:
-    """Return which founders wait for each other at the first start of the cluster."""
+    """Return how many founders must have started before the cluster is ready for the first time, as text."""
     if founders == 1:
         return "the only founder does not wait"
-    if founders <= 4:
+    # A founder is admitted when so many others know its data directory: docs/adr/0053, as the nodes compute it.
+    majority = founders // 2 + 1
+    others = min(founders - 1, max(founders - majority + 1, (founders + majority - 3) // 2 + 1))
+    if others == founders - 1:
         return "the cluster is ready when all of them have started"
-    return "the cluster is ready when a majority has started, and each logs which ones it waits for"
+    return f"the cluster is ready when {others + 1} of them have started, and each logs which ones it waits for"
 
 
 def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
@@ -181,8 +184,8 @@ def command(directory: Path, node_id: str, data: Path | None = None, *, secured:
     """Return the command that starts a founder whose machine has the files in the same directory.
 
     Args:
-        node_id: the founder's.
-        data: its data directory; by default a subdirectory of `directory` with its node id.
+        node_id: the founder's node id.
+        data: the founder's data directory; by default a subdirectory of `directory` with its node id.
         secured: whether the cluster uses TLS and authentication.
     """
     return [
@@ -224,7 +227,9 @@ def founder(text: str) -> dict[str, Any]:
     node_id, equals, place = address.partition("=")
     if not equals or not _ID.fullmatch(node_id) or not _is_plain(node_id):
         raise _wrong(
-            text, "must begin with an id of up to 128 printable characters, but not ., .. or a leading -, and ="
+            text,
+            "must begin with an id and =; the id has 1 to 128 printable characters, but no spaces and none of , : / =, "
+            "does not begin with -, and is not . or ..",
         )
     host, port = _host_and_port(text, place)
     node: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
@@ -240,7 +245,7 @@ def founder(text: str) -> dict[str, Any]:
             case "role" if value in _ROLES:
                 node.setdefault("roles", []).append(value)
             case _:
-                raise _wrong(text, f"unknown option {option!r}")
+                raise _wrong(text, f"unknown option or invalid value: {option!r}")
     return node
 
 

@@ -23,7 +23,7 @@ CONNECT_S: Final = 2.0
 SLOW_S: Final = 0.05
 LISTED_MAX: Final = 8
 AT_ONCE: Final = 16
-"""Concurrent connection attempts."""
+"""Maximum number of nodes that are checked at once."""
 
 
 async def check_network(nodes: Sequence[Node]) -> list[Finding]:
@@ -37,7 +37,7 @@ async def check_network(nodes: Sequence[Node]) -> list[Finding]:
     findings = list(await asyncio.gather(*map(check, nodes)))
     if len(nodes) > 1 and any(is_loopback(node.host) for node in nodes) and not all(is_loopback(n.host) for n in nodes):
         node_ids = ", ".join(node.node_id for node in nodes if is_loopback(node.host))
-        fact = f"{node_ids} advertise 127.0.0.1 to other machines"
+        fact = f"{node_ids} advertise a loopback address, which other machines cannot reach"
         findings.append(Finding("addresses", "failure", fact, "set advertise_host on these nodes"))
     return findings
 
@@ -65,7 +65,7 @@ async def _reached(node: Node) -> Finding:
 
 
 def check_status(status: ClusterStatus) -> Iterator[Finding]:
-    """Check a cluster's status."""
+    """Check the nodes, the partitions, the feature level and the certificates in a cluster's status."""
     yield from _nodes(status.nodes)
     yield from _partitions(status)
     if unfinished := level_text(status):
@@ -108,7 +108,7 @@ def _partitions(status: ClusterStatus) -> Iterator[Finding]:
     if ownerless := ownerless_text(status):
         yield Finding("owners", "failure", ownerless, "start these nodes")
     if stopped := stopped_text(status):
-        yield Finding("partitions", "failure", stopped, "see docs/damage.md: the only copy is damaged")
+        yield Finding("partitions", "failure", stopped, "repair or replace the copy: see docs/damage.md")
     registered = len(status.nodes)
     alive = {node.node_id for node in status.nodes if node.alive}
     short, damaged, single = list[str](), list[str](), list[str]()

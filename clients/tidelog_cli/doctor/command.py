@@ -27,7 +27,7 @@ MARKS: Final[dict[Verdict, str]] = {"ok": "ok", "warning": "WARNING", "failure":
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add `doctor` to the command."""
     app.command("doctor")(doctor)
 
 
@@ -79,7 +79,7 @@ def _of_the_cluster(bootstrap: str) -> list[Finding]:
     except (TidelogError, CommandFailed, OSError) as error:
         # The default address may have no cluster yet, when a machine is set up.
         is_named = bool(bootstrap or os.environ.get("TIDELOG_BOOTSTRAP"))
-        remedy = "start a node, or give its address with --bootstrap or a context"
+        remedy = "start a node, give its address with --bootstrap or a context, or correct the credentials"
         return [Finding("cluster", "failure" if is_named else "skipped", describe(error), remedy)]
 
 

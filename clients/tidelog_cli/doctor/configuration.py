@@ -59,13 +59,14 @@ def _node_smells(settings: Settings) -> Iterator[Finding]:
     check, host = "node settings", str(settings["host"])
     exposed = not is_loopback(host)
     if is_true(settings.get("insecure")) and exposed:
-        fact = f"insecure = true and host = {host}: anyone who can connect may read and delete everything"
+        fact = f"insecure = true and host = {host}: the node serves other machines even without TLS or authentication"
         yield Finding(check, "warning", fact, "set tls_cert_file and auth = required (docs/security.md)")
     if host in {"0.0.0.0", "::"} and not settings.get("advertise_host"):  # noqa: S104 - this causes a warning
         fact = f"host = {host} without advertise_host: the node would advertise 127.0.0.1 to clients"
         yield Finding(check, "failure", fact, "set advertise_host to the name by which others reach this machine")
     if not is_loopback(str(settings["management_host"])) and not settings.get("management_token_file"):
-        fact = "the management port is reachable from other machines without management_token_file: Prometheus gets 403"
+        effect = "every machine may read the metrics" if is_true(settings.get("insecure")) else "Prometheus gets 403"
+        fact = f"the management port is reachable from other machines without management_token_file: {effect}"
         yield Finding(check, "warning", fact, "create a token (docs/metrics.md), or set management_host to 127.0.0.1")
     data = str(settings.get("data", ""))
     if any(data == each or data.startswith(f"{each}/") for each in TEMPORARY):

@@ -18,14 +18,14 @@ SYNC_BYTES: Final = 4096
 WRITE_BYTES: Final = 32 << 20
 WRITE_CHUNK_BYTES: Final = 1 << 20
 BUDGET_S: Final = 5.0
-"""Time limit of the measurement; on a very slow disk fewer syncs are measured."""
+"""Time limit for the syncs; on a very slow disk fewer than `SYNCS` are measured."""
 
 FREE_SHARE_MIN: Final = 0.1
 FREE_BYTES_MIN: Final = 5 << 30
 SYNC_SLOW_S: Final = 0.02
 SYNC_FAILING_S: Final = 0.25
 SYNC_UNLIKELY_S: Final = 0.000_01
-"""A median below this is too fast for a disk."""
+"""A disk cannot sync within a shorter median time (10 µs): it ignores the syncs."""
 
 UNSUITABLE: Final = (
     (("tmpfs", "ramfs"), "records are lost when the machine stops", "set data to a directory on a disk"),
@@ -40,7 +40,7 @@ UNSUITABLE: Final = (
         "mount a volume, and set data to a directory in it",
     ),
 )
-"""Beginnings of types of file systems, what is wrong with them, and the remedy."""
+"""Prefixes of types of file systems, the problem with these types, and the remedy."""
 
 
 def check_data(data: Path) -> Iterator[Finding]:
@@ -125,7 +125,7 @@ def _speed(folder: Path) -> Iterator[Finding]:
 
 
 def sync_finding(times_s: list[float]) -> Finding:
-    """Evaluate the times of syncs, at least one."""
+    """Return the finding for the times of syncs, of which there is at least one."""
     median_s, slowest_s = statistics.median(times_s), max(times_s)
     fact = f"median {1000 * median_s:.2f} ms, slowest {1000 * slowest_s:.1f} ms of {len(times_s)} syncs of 4 KiB"
     if median_s < SYNC_UNLIKELY_S:

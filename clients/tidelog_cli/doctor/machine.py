@@ -25,7 +25,7 @@ STA_UNSYNC: Final = 0x40
 
 
 def check_machine() -> Iterator[Finding]:
-    """Check this machine."""
+    """Check this machine's Python, limits, clock, memory, kernel and processors."""
     yield Finding("versions", "ok", f"tidelog {VERSION}, Python {platform.python_version()}, {platform.release()}")
     if sys.version_info >= (3, 14):
         yield Finding(

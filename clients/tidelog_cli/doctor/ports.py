@@ -15,7 +15,7 @@ from tidelog_cli.doctor.findings import Finding
 
 
 class Port(NamedTuple):
-    """A configured port of a process."""
+    """A port in the settings of a node or a gateway: its use, its address and its number."""
 
     what: str
     host: str
@@ -47,7 +47,7 @@ def _number(settings: Settings, key: str) -> int:
 
 
 async def check_ports(ports: list[Port]) -> AsyncIterator[Finding]:
-    """Check whether each port is free."""
+    """Check whether each port is free; a port of HTTP in use must answer HTTP, other ports may be in use."""
     for port in ports:
         where = f"{port.host}:{port.number}{' (UDP)' if port.is_udp else ''}"
         fault = await asyncio.to_thread(_bind_fault, port)

@@ -122,7 +122,10 @@ def export(
     with _held(target, overwrite=overwrite) as is_directory:
         plan = _export_ranges(bootstrap, topic, begin, target if is_directory else None)
         for lost in plan.lost:
-            note(f"partition {lost.partition}: offsets {lost.start} to {lost.end - 1} were deleted before this export")
+            note(
+                f"{topic}: partition {lost.partition}: offsets {lost.start} to {lost.end - 1} were deleted before this "
+                "export"
+            )
         writing = Writing(plan.source, compression.value, group_records, *place_and_options(bootstrap))
         with _progress(sum(map(len, plan.ranges))) as advance:
             for path, ranges in files_of(plan.ranges, target, is_directory, file_records):
@@ -154,7 +157,11 @@ def files_of(
 
 @dataclass(slots=True)
 class Writing:
-    """Writes files of a topic."""
+    """Writes the Parquet files of an export.
+
+    Attributes:
+        records: number of records that were written to all files so far.
+    """
 
     source: Source
     codec: Codec
@@ -183,7 +190,7 @@ class Writing:
 
 @contextlib.contextmanager
 def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
-    """Lock the target; yield whether it is a directory."""
+    """Yield whether the target is a directory, which is locked meanwhile; refuse an existing file."""
     if target.suffix == SUFFIX and not target.is_dir():
         if target.exists() and not overwrite:
             raise CommandFailed(f"{target} already exists; replace it with --overwrite")
@@ -207,7 +214,8 @@ def _export_ranges(bootstrap: str, topic: str, since: Since, directory: Path | N
         start = done.get(number, chosen.starts[number])
         if start > end:
             raise CommandFailed(
-                f"partition {number} ends at {end}, but was exported up to {start}: records of the topic were lost"
+                f"partition {number} of {topic} ends at offset {end}, but was exported up to offset {start}: the topic "
+                "has lost records; export it again to an empty directory"
             )
         if start < all_.starts[number]:
             lost.append(OffsetRange(topic, number, start, all_.starts[number]))

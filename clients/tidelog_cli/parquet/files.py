@@ -1,7 +1,8 @@
 """Parquet files of a topic: written atomically, and which offsets they contain.
 
 A file is written next to its final name (`.tmp`), synced and renamed, and then the directory is synced. The file's
-metadata contains the topic and the covered offsets, which may be more than its records because of compaction.
+metadata contains the topic and the end of the covered offsets, which is not always that of its last record because of
+compaction.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TOPIC, _ID, _END = "tidelog.topic", "tidelog.topic_id", "tidelog.end_offset"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The topic that is exported."""
+    """The exported topic: its name and its id."""
 
     topic: str
     topic_id: bytes
@@ -52,8 +53,11 @@ class ExportedFile:
     """A file being written; it is renamed to its final name at the end of the context unless there was an error.
 
     Args:
-        path: its final name.
-        group_records: rows of the largest row group.
+        path: the file's final name.
+        group_records: maximum number of rows of a row group.
+
+    Attributes:
+        end_offset: the end of the covered offsets, which the caller sets before the end of the context.
     """
 
     def __init__(self, path: Path, source: Source, codec: Codec, group_records: int) -> None:
@@ -167,10 +171,10 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
             key.decode(errors="replace"): value.decode(errors="replace") for key, value in file_metadata.items()
         }
         if metadata.get(_ID) != source.topic_id.hex() or not metadata.get(_END, "").isdecimal():
-            of = metadata.get(_TOPIC, "another topic")
+            of = repr(metadata[_TOPIC]) if _TOPIC in metadata else "no topic"
             raise CommandFailed(
-                f"{path} is of {of!r}, not of this topic {source.topic!r} (a recreated topic is a different one): "
-                "choose an empty directory"
+                f"{path} is an export of {of}, not of this topic {source.topic!r} (a recreated topic is another "
+                "topic): choose an empty directory"
             )
         ends[partition] = int(metadata[_END])
     return ends

@@ -50,9 +50,9 @@ class Reading:
     """Progress of each partition, and its end.
 
     Attributes:
-        positions: by partition, the next offset to write.
-        ends: by partition, the end offset; empty to read continuously.
-        records_left: how many records may still be written; None for no limit.
+        positions: partition -> the next offset to write.
+        ends: partition -> its end offset; empty to read continuously.
+        records_left: number of records that may still be written; None for no limit.
         unbegun: partitions whose start is still unknown.
         unended: partitions whose end is not confirmed yet.
     """
@@ -64,7 +64,7 @@ class Reading:
     unended: set[int] = field(default_factory=set)
 
     def unfinished(self) -> list[int]:
-        """Return the partitions with records to read."""
+        """Return the partitions that have records left to read, or whose start or end is not known yet."""
         if self.records_left == 0:
             return []
         left = {p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]}
@@ -245,7 +245,7 @@ async def _check_beginnings(client: Client, topic: str, group: str, begin: int) 
 
 
 async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
-    """Check that an offset in `--from` is within the partitions."""
+    """Refuse an offset in `--from` that is before the first offset or after the end of a partition."""
     numbers = [partition for partition, position in positions.items() if position == begin]
     ends: dict[int, Offset] = {}
     with contextlib.suppress(TimeoutError):  # Without a quorum the end is unknown, which `Ends` reports.
@@ -268,7 +268,7 @@ async def _offsets(
 
 
 def _positions(consumer: Consumer) -> dict[int, int]:
-    """Return partition -> next offset of the topic."""
+    """Return the consumer's positions: partition -> next offset."""
     return {where.partition: offset for where, offset in consumer.position().items()}
 
 

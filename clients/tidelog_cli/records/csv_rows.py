@@ -99,7 +99,8 @@ def rows_of(
         stream: the bytes of the file.
         types: column -> type; other columns are text.
         skip: number of rows after the header to skip.
-        delimiter: separates the fields; None is a comma, and refuses a header that another one seems to separate.
+        delimiter: separates the fields. None: a comma, but a header that another character seems to separate is
+            refused.
 
     Raises:
         CommandFailed: the stream is not CSV, or a field is not of its column's type; the message has the row, where the
@@ -113,8 +114,8 @@ def rows_of(
         )
     if "value" in names and (other := [name for name in names if name not in _RECORD_COLUMNS] or list(types)):
         raise CommandFailed(
-            f"CSV with a column `value` has only value, key and tag, as text; it also has or types {other[0]!r}; "
-            "rename `value` to publish a JSON object for each row"
+            "CSV with a column `value` may only have the columns value, key and tag, without --type: remove column or "
+            f"type {other[0]!r}, or rename `value` to publish a JSON object for each row"
         )
     row = 2
     for parsed in _parsed(reader, names, delimiter or ","):
@@ -220,7 +221,9 @@ def _names(reader: _Blocks, delimiter: str | None) -> list[str]:
         )
     if "" in names or len(set(names)) < len(names):
         fault = next(name for at, name in enumerate(names) if not name or name in names[:at])
-        raise CommandFailed(f"row 1 has {'an empty name' if not fault else f'the name {fault!r} twice'}")
+        raise CommandFailed(
+            f"row 1 has {'an empty name' if not fault else f'the name {fault!r} twice'}; give each column its own name"
+        )
     return names
 
 

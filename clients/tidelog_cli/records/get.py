@@ -1,4 +1,4 @@
-"""`tidelog get`: print the newest record of a key."""
+"""`tidelog get`: print the newest record of a key, which is the one with the highest offset."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def get(
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the value of the newest record of KEY.
+    """Print the value of the newest record of KEY, which is the one with the highest offset.
 
     The command fails if no record has the key, or if the newest one is a tombstone, which --json prints.
     Without an index of keys (`tidelog topic alter TOPIC --index key`) the node searches the partition backwards.

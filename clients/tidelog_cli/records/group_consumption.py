@@ -36,20 +36,23 @@ async def follow_as_member(
     """Print the records of this member's partitions until the command is interrupted.
 
     Args:
-        start: where to start in partitions without a position of the group.
+        start: the start in partitions in which the group has no committed position.
         key: only records with this key.
         tag: only records with this tag.
-        max_records: how many records to print; None for no limit.
-        write: prints the first records of a batch; blocking.
+        max_records: maximum number of records to print; None for no limit.
+        write: prints the given number of records from the start of a batch; may block.
     """
 
     async def keep_beginnings(partitions: frozenset[TopicPartition]) -> None:
-        """Commit the starting positions, because "latest" would be a different offset in the next run."""
+        """Commit the starting positions unless they are the earliest ones, and report the assigned partitions.
+
+        Without the commit, "latest" would be a different offset in the next run.
+        """
         starts = {where: offset for where, offset in consumer.position().items() if where in partitions}
         if start != "earliest":
             await consumer.commit(starts)
         numbers = ", ".join(str(where.partition) for where in sorted(partitions))
-        note(f"tidelog: {group}: assigned {topic}/{numbers}")
+        note(f"tidelog: group {group} assigned partitions {numbers} of {topic} to this member")
 
     wish = Group(group, commit_interval_s=COMMIT_PERIOD_S, on_assigned=keep_beginnings)
     left = max_records
@@ -70,7 +73,7 @@ async def follow_as_member(
 
 
 async def check_nobody_shares(client: Client, group: str) -> None:
-    """Check that commits for a group without membership will be accepted.
+    """Check that the group has no members, so that it accepts commits of a reader that does not join it.
 
     Raises:
         CommandFailed: the group has members, and only they can commit.

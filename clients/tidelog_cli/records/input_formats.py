@@ -46,7 +46,7 @@ _SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
 
 
 class Format(StrEnum):
-    """Format of the input."""
+    """The formats of input that `produce` reads."""
 
     LINES = "lines"
     NDJSON = "ndjson"
@@ -63,10 +63,10 @@ class Fields:
     Attributes:
         key: the JSON field or column for the key.
         timestamp: the JSON field or column for the timestamp: ISO 8601 or ms since 1970.
-        key_delimiter: for lines: separates the key at the start of the line from the value.
-        types: for CSV: column -> type; other columns are text.
-        skip_rows: for CSV: number of rows after the header to skip.
-        delimiter: for CSV: separates the fields; None: see `rows_of`.
+        key_delimiter: separates the key at the start of a line from the value; only for the format `lines`.
+        types: column -> type, where other columns are text; only for CSV.
+        skip_rows: number of rows to skip after the header; only for CSV.
+        delimiter: separates the fields (None: see `rows_of`); only for CSV.
     """
 
     key: str | None = None
@@ -375,7 +375,9 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
 
 
 def _without_time(name: str, rows: int) -> CommandFailed:
-    return CommandFailed(f"column {name!r} has {rows:,} rows without a time")
+    return CommandFailed(
+        f"column {name!r} has no time in at least {rows:,} rows; add the times, or omit --timestamp-field"
+    )
 
 
 def _stamps(moments: list[Any], name: str) -> AnyArray:

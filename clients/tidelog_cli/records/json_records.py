@@ -18,7 +18,8 @@ from tidelog_proto.text.json_text import checked_json, member_text
 _READ_FIELDS: Final = frozenset(
     {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}
 )
-"""The position of a record (topic, partition, offset) is accepted and ignored: the command determines it."""
+"""The position of a record (topic, partition, offset) is accepted and ignored, because a published record gets another
+one."""
 _MILLISECONDS: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?", re.ASCII)
 
 
@@ -85,11 +86,12 @@ def _value_of(document: dict[str, Any], text: str) -> bytes | None:
 
 def _bytes_of(name: str, text: Any, encoding: Any) -> bytes | None:
     if encoding not in ("utf8", "base64"):
-        raise ValueError(f"unknown encoding {encoding!r}; use utf8, base64 or, for values, json")
+        raise ValueError(f"unknown encoding {encoding!r} of the {name}; use utf8, base64 or, for values, json")
     if text is None:
         return None
     if not isinstance(text, str):
-        raise ValueError(f'{text!r} is not text: add "value_encoding": "json"')  # noqa: TRY004 - a fault of the input
+        remedy = 'add "value_encoding": "json"' if name == "value" else "give a string"
+        raise ValueError(f"the {name} {text!r} is not text: {remedy}")  # noqa: TRY004 - a fault of the input
     if encoding == "utf8":
         return text.encode()
     try:
@@ -119,5 +121,6 @@ def _timestamp_us_of(text: str) -> int:
 
 def _of(kind: type, value: Any, name: str) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{name} has the wrong type: {value!r}")  # noqa: TRY004 - a fault of the input
+        wanted = "a list" if kind is list else "a string"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")  # noqa: TRY004 - a fault of the input
     return value

@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class Published:
-    """Acknowledged records; `partitions` maps to [first offset, last offset, records]."""
+    """Totals of the acknowledged records; `partitions`: partition -> [first offset, last offset, records]."""
 
     records: int = 0
     size_bytes: int = 0

@@ -93,7 +93,7 @@ def without_headers(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> 
     """Yield the batches without headers of these names; a `*` at its end matches any rest.
 
     Raises:
-        CommandFailed: a batch has no columns of records.
+        CommandFailed: the columns of a batch are not those of records.
     """
     exact = pa.array([name for name in names if not name.endswith("*")], pa.string())
     starts = [name[:-1] for name in names if name.endswith("*")]

@@ -45,7 +45,7 @@ class StatementError(CommandFailed):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Column names, and an iterator over the rows."""
+    """The result of a statement: its column names, and an iterator over its rows."""
 
     names: Sequence[str]
     rows: Iterator[tuple[Any, ...]]
@@ -91,7 +91,7 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
         line = ",".join(_csv_cell(plain(value)) for value in row) + "\n"
         if is_unicode(sys.stdout):
             sys.stdout.write(line)
-        else:  # Escaped, because CSV has no escapes for characters outside the encoding.
+        else:  # As UTF-8 in spite of the stream's encoding, because CSV has no escapes for other characters.
             sys.stdout.buffer.write(line.encode())
     sys.stdout.flush()
 

@@ -17,7 +17,7 @@ _NODE: Final = {
     *("aggregate_handling", "having", "sample", "qualify"),
 }
 _EMPTY: Final = ("modifiers", "group_expressions", "group_sets", "having", "sample", "qualify")
-"""ORDER BY, LIMIT and DISTINCT are modifiers."""
+"""Clauses that make a row depend on several records; modifiers are ORDER BY, LIMIT and DISTINCT."""
 _EXPRESSIONS: Final = frozenset(
     {
         *("COLUMN_REF", "CONSTANT", "FUNCTION", "COMPARISON", "CONJUNCTION", "OPERATOR", "CAST", "TYPE", "CASE"),

@@ -100,7 +100,7 @@ class Shape:
         hidden: fields that do not become columns, because a column has their name or there are too many fields.
         decimals: precision and scale of DECIMAL fields.
         sampled: number of sampled values; 0 if none of them was parsed.
-        others: how many of them are not JSON objects.
+        others: number of sampled values that are not JSON objects.
     """
 
     values: ValueKind
@@ -314,7 +314,7 @@ class SafeNumbers:
     Attributes:
         mark: random prefix of the strings, so that no record contains it.
         appended: the number that is appended to the text.
-        end: its replacement.
+        end: the string that replaces the appended number.
     """
 
     appended: Final = " 0"
@@ -361,8 +361,8 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
         parsed = f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
         return f"coalesce({parsed}, CASE {other})"
     message = (
-        f"{topic}: {name} is {made_of} by the sampled records, which does not represent every number exactly; use a "
-        "larger --sample. Number: "
+        f"{topic}: {name} is {made_of} according to the sampled records, and this type does not represent every number "
+        "exactly; use a larger --sample. Number: "
     ).replace("'", "''").replace("\\", "")  # fmt: skip
     raised = f"CAST({dialect.raises}(concat('{message}', {text})) AS {made_of})"
     is_number = dialect.matches(text, NUMBER)

@@ -42,7 +42,7 @@ class EngineChoice(StrEnum):
 
 
 class Engine(Protocol):
-    """Runs statements about topics."""
+    """What `tidelog sql` requires of a SQL engine."""
 
     def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
         """Return the result; its rows are computed as they are read."""
@@ -57,7 +57,7 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources."""
+        """End the engine, with its connections and temporary files."""
 
 
 def register(app: typer.Typer) -> None:

@@ -42,7 +42,7 @@ class _Reported:
 
 
 class NullReports:
-    """Reports of one statement, in bounded memory."""
+    """Counts the values that are null in the columns of one statement, by cause, in bounded memory."""
 
     def __init__(self) -> None:
         self._reported: dict[tuple[str, str], _Reported] = {}
@@ -56,7 +56,7 @@ class NullReports:
             topic: the topic's name.
             name: the field; empty if the value is not a JSON object.
             column_type: type of the field's column; empty if the value is not a JSON object.
-            record: its position, with the field's text or the value.
+            record: position of the record, with the text of the field, or of the whole value.
         """
         place = record.partition, record.offset
         record = record._replace(text=record.text[:TEXT_CHARS_MAX])
@@ -80,8 +80,8 @@ class NullReports:
         if not one.column_type:
             return not_objects(topic, records, one.first, '"')
         return (
-            f"{topic}: column {name!r} is null in {records}, because it is {one.column_type} by the sampled records; "
-            f"{one.first}. The column value has it; a larger --sample may make the column text"
+            f"{topic}: column {name!r} is null in {records}, because it is {one.column_type} according to the sampled "
+            f"records; {one.first}. The column value has the whole record; a larger --sample may make the column text"
         )
 
 

@@ -98,7 +98,7 @@ class SparkEngine:
         self._observed: DataFrame | None = None
         """The last answer, if it parses values."""
         self._metrics: dict[str, str] = {}
-        """By topic: the name of the metric of its values."""
+        """Topic -> the name of the metric that counts its values that are not JSON objects."""
 
     def close(self) -> None:
         """Stop the session if this engine started it."""
@@ -225,9 +225,9 @@ def view_of(frame: DataFrame, topic: str, shape: Shape, metric: str | None = Non
     """Return a topic's columns from those of the data source, see `columns`.
 
     Args:
-        frame: of the data source.
+        frame: the columns of the data source.
         topic: the topic's name.
-        shape: its columns.
+        shape: the topic's columns.
         metric: name of the observed metric that counts values that are not JSON objects, and has the first one. It
             makes Spark parse all values.
     """
@@ -286,7 +286,10 @@ def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str], metric: s
 
 
 def _is_beyond(value: Column, safe: Column) -> Column:
-    """Return whether JSON for Spark is invalid: beyond a limit, with a number as a name or a lone surrogate."""
+    """Return whether a value that Spark parses as JSON is not JSON by the rules of `tidelog_proto.text.json_text`.
+
+    Such a value has a number as a name or a lone surrogate, or exceeds the limits of nesting and of a number's length.
+    """
     from pyspark.sql import functions as sql  # noqa: PLC0415
 
     mark = NUMBERS.mark

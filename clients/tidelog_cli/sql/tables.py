@@ -28,7 +28,7 @@ SAMPLED_PARTITIONS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Arguments of a client for the cluster."""
+    """The cluster whose topics are read: the arguments of a client for it."""
 
     bootstrap: str
     options: ClientOptions
@@ -89,7 +89,7 @@ class TopicTable:
 
 
 class Provide(Protocol):
-    """Returns topics by name."""
+    """A function by which an engine gets the topics that a statement names."""
 
     def __call__(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
         """Return these topics, and those of the optional ones that exist.

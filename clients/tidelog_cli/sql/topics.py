@@ -10,7 +10,7 @@ from tidelog import Client
 from tidelog_cli.base.offset_extents import Extent, Since, extents_of
 from tidelog_cli.base.output import note
 from tidelog_cli.base.session import place_and_options, with_client
-from tidelog_cli.sql.columns import Shape, ValueKind
+from tidelog_cli.sql.columns import FIELDS_MAX, Shape, ValueKind
 from tidelog_cli.sql.tables import Cluster, TopicTable, no_such_table
 from tidelog_proto.names import INTERNAL_PREFIX
 
@@ -24,7 +24,7 @@ class Topics:
     Args:
         bootstrap: the value of --bootstrap.
         kinds: kinds of values by topic; None for all others.
-        sample: how many records are sampled.
+        sample: approximate number of records that are sampled.
         quote: the engine's quote for names.
 
     Attributes:
@@ -102,8 +102,8 @@ class Topics:
             if shape.hidden:
                 fields = ", ".join(map(repr, shape.hidden))
                 note(
-                    f"{name}: fields {fields} are not columns, because a column has that name or there are too many "
-                    "fields; read them from the column value"
+                    f"{name}: fields {fields} are not columns, because the name is empty, a column has it (in any "
+                    f"case), or there are more than {FIELDS_MAX:,} fields; read them from the column value"
                 )
             if not extent.records:
                 self.empty.add(name)

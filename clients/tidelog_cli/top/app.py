@@ -20,6 +20,7 @@ from tidelog.errors import TidelogError
 from tidelog_cli.base.failures import EXIT_INTERRUPTED
 from tidelog_cli.base.output import ABSENT, bytes_text, line_of
 from tidelog_cli.cluster.command import STOPPED_STATES
+from tidelog_cli.cluster.drain_progress import counted
 from tidelog_cli.top.figures import Figures, GroupRow, NodeRow, PartitionRow, TopicRow, figures_of
 from tidelog_cli.top.sampling import Sample
 
@@ -40,7 +41,7 @@ TABS: Final[dict[str, tuple[str, ...]]] = {
 """The tabs and the columns of their tables. A terminal of 80 columns shows the first ones: states come first."""
 
 LATE_S: Final = 3.0
-"""A sample that takes longer is reported as late, again at this interval."""
+"""A sample that takes longer is reported as late; the summary line is then updated at this interval."""
 USUAL_STATES: Final = frozenset({"", "running", "alive", "active", "idle", "stable", "empty"})
 """States that need no attention; others are red."""
 
@@ -131,7 +132,7 @@ class TopApp(App[None]):
         if not self.query("#summary"):  # the application is closing
             return
         if self._newest is None:
-            self._say(Text(self._fault or "asking …"))
+            self._say(Text(self._fault or "waiting for the first sample …"))
             return
         figures = figures_of(self._newest, self._previous, internal=self._internal)
         rows: dict[str, list[tuple[Cell, ...]]] = {
@@ -144,7 +145,7 @@ class TopApp(App[None]):
         self._say(self._summary(figures, hidden[self._tab()]))
 
     def _fill(self, name: str, rows: list[tuple[Cell, ...]]) -> int:
-        """Fill a table; return how many rows do not fit."""
+        """Fill a table; return how many rows exceed `ROWS_MAX`."""
         table, column = self._table(name), self._sorted_by[name]
         if self._filter_text:
             rows = [row for row in rows if any(self._filter_text in str(cell).lower() for cell in row)]
@@ -168,7 +169,7 @@ class TopApp(App[None]):
         if self._fault:  # First, because a narrow terminal cuts the end of the line.
             text.append(f"{time.monotonic() - self._newest.at_s:.0f} s old: {self._fault}  ", "yellow")
         if away:
-            text.append(f"{away} away  ", "bold red")
+            text.append(f"{counted(away, 'node')} down  ", "bold red")
         if lost:
             text.append(f"{lost} without quorum  ", "bold red")
         if stopped:

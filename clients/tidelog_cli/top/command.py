@@ -24,7 +24,7 @@ SIGNAL_EXIT: Final = 128
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add `top` to the command."""
     app.command("top")(top)
 
 

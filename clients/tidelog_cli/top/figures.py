@@ -16,7 +16,7 @@ _Ends = Mapping[tuple[bytes, int], int]
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node; None for unknown values."""
+    """A row of the tab `nodes`; None for unknown values."""
 
     node: str
     address: str
@@ -32,7 +32,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic; sizes are those of one replica, over the partitions that nodes have reported."""
+    """A row of the tab `topics`; sizes are those of one replica, over the partitions that nodes have reported."""
 
     topic: str
     partitions: int
@@ -47,7 +47,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition; None for values that no reachable node knows."""
+    """A row of the tab `partitions`; None for values that no reachable node knows."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group; its lag is None if it was not sampled, or access is denied."""
+    """A row of the tab `groups`; the lag is None if it was not sampled, or access is denied."""
 
     group: str
     state: str
@@ -76,7 +76,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All rows that are shown."""
+    """The rows of all tabs, and the sum of the partitions' rates."""
 
     nodes: Sequence[NodeRow]
     topics: Sequence[TopicRow]

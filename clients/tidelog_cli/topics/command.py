@@ -162,7 +162,7 @@ def delete(
             raise CommandFailed("deletion is permanent: confirm with --yes", EXIT_USAGE)
         what = f"topic {names[0]} and all its" if len(names) == 1 else f"the topics {', '.join(names)} and all their"
         if not is_confirmed(f"Delete {what} records?"):
-            raise CommandFailed("nothing was deleted")
+            raise CommandFailed("the deletion was not confirmed; nothing was deleted")
     deleted: list[str] = []
 
     async def work(client: Client) -> None:
@@ -222,7 +222,7 @@ def compact(
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Compact a topic now, up to its newest record; returns when the compaction is complete."""
+    """Compact a topic now, up to the current end of each partition; return when the compaction is complete."""
     partitions = None if partition is None else [partition]
     done = with_client(bootstrap, lambda client: client.compact_topic(name, partitions))
     if as_json:
@@ -237,7 +237,7 @@ def copy_count_text(topic: Topic) -> str:
     """Return the number of copies, and the configured number if nodes are missing."""
     there = max((len(partition.placement) for partition in topic.partitions), default=0)
     configured = topic.replication_factor
-    return str(configured) if there in {configured, 0} else f"{there} (of {configured}, for lack of nodes)"
+    return str(configured) if there in {configured, 0} else f"{there} (of {configured}: the cluster has too few nodes)"
 
 
 def _count(number: int, what: str) -> str:

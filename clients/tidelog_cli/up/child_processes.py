@@ -33,7 +33,7 @@ class Child:
 
     Attributes:
         ready: the fields of the ready line.
-        log_name: where its log is, for messages.
+        log_name: the path of the child's log, or a phrase for it, for messages.
     """
 
     name: str
@@ -59,11 +59,11 @@ async def running(
     """Run `tidelog *arguments`; enter the block when it is ready, and stop it at the end.
 
     Args:
-        name: its name in messages.
+        name: the child's name in messages.
         arguments: the command and its arguments.
         module: the module for `python -m`; the `tidelog` command by default.
-        log: an open file for its stderr; this process's stderr by default.
-        environ: its environment; this process's by default.
+        log: an open file for the child's stderr; this process's stderr by default.
+        environ: the child's environment; this process's by default.
 
     Raises:
         CommandFailed: the child exited, or READY_TIMEOUT_S passed, before it was ready.

@@ -131,8 +131,8 @@ def _warn_of_variables(security: LocalSecurity) -> None:
         return
     remedy = f"; pass --allow-origin instead of {ALLOWED_ORIGINS_VARIABLE}" if ALLOWED_ORIGINS_VARIABLE in names else ""
     sys.stderr.write(
-        f"warning: not passed on to a secure node or gateway, because another cluster may need them: {', '.join(names)}"
-        f"{remedy}\n"
+        "warning: a secure node or gateway does not get these environment variables, which may be those of another "
+        f"cluster: {', '.join(names)}{remedy}\n"
     )
 
 
@@ -218,7 +218,7 @@ async def _first_to_end(*children: Child) -> CommandFailed:
 
 
 def announce(stack: LocalStack, *, as_json: bool) -> None:
-    """Print all addresses."""
+    """Print the addresses of the nodes and the gateway, and the settings of commands in another terminal."""
     context = None if stack.security is None else stack.security.keep_context(stack.bootstrap)
     if as_json:
         document = {

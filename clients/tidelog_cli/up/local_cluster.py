@@ -122,5 +122,7 @@ def _read(path: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
         assert document["nodes"]
     except (OSError, ValueError, KeyError, AssertionError) as error:
-        raise CommandFailed(f"{path} is not a bootstrap file: {error!r}", EXIT_USAGE) from error
+        raise CommandFailed(
+            f"{path} is not a bootstrap file: {error!r}; restore it, or give another --data", EXIT_USAGE
+        ) from error
     return document

@@ -77,7 +77,7 @@ async def running_stack(
         http_port: the gateway's port; 0 picks one.
         gateway_log: file that the gateway's log is appended to; this process's stderr by default.
         security: certificates and keys; None for an insecure stack.
-        allowed_origins: origins of pages that may use the gateway; empty: as the environment says.
+        allowed_origins: origins of pages that may use the gateway; empty: those of the environment variable.
 
     Raises:
         CommandFailed: a process did not start.

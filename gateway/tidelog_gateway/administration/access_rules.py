@@ -108,7 +108,7 @@ class RuleCreate(BaseModel):
 
 
 class RuleView(RuleCreate):
-    """A rule in force."""
+    """A stored access rule, with its id."""
 
     rule_id: str
 
@@ -135,7 +135,7 @@ async def create_key(security: SecurityDep, body: KeyCreate) -> Response:
 
 @router.get("/api-keys", response_model=KeyPage, summary="List API keys")
 async def list_keys(security: SecurityDep, cursor: CursorQuery = None) -> Response:
-    """List keys by their ids, without their secrets, a page at a time."""
+    """Return a page of the API keys, in the order of their ids, without their secrets."""
     keys, last = await security.key_page(after="" if cursor is None else name_in(cursor))
     page = {"api_keys": [_view_of_key(key) for key in keys], "next_cursor": cursor_of(last) if last else None}
     return json_response(page, headers=_NOT_KEPT)
@@ -159,7 +159,7 @@ async def grant(security: SecurityDep, body: RuleCreate) -> Response:
 
 @router.get("/rules", response_model=RulePage, summary="List rules")
 async def list_rules(security: SecurityDep, cursor: CursorQuery = None) -> Response:
-    """List rules by their ids, a page at a time."""
+    """Return a page of the access rules, in the order of their ids."""
     rules, last = await security.rule_page(after="" if cursor is None else name_in(cursor))
     page = {"rules": [_view_of_rule(rule) for rule in rules], "next_cursor": cursor_of(last) if last else None}
     return json_response(page, headers=_NOT_KEPT)

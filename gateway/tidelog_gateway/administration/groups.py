@@ -81,11 +81,14 @@ class LagView(BaseModel):
     next_offset: int | None
     log_start_offset: int
     high_watermark: int
-    lag: Annotated[int, Field(description="In offsets: at most so many records are left.")]
+    lag: Annotated[
+        int, Field(description="In offsets: an upper bound of the number of records that the group has not read.")
+    ]
     commit_timestamp_ms: int | None
     note: Annotated[str | None, Field(description="Metadata committed with the offset; null without metadata.")]
     epoch: Annotated[
-        int | None, Field(description="Epoch of the record before next_offset; null if it was not committed.")
+        int | None,
+        Field(description="Epoch of the record before next_offset; null if no epoch was committed."),
     ]
 
 
@@ -170,7 +173,7 @@ async def list_groups(
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 100,
     cursor: CursorQuery = None,
 ) -> Response:
-    """Return groups by name."""
+    """Return a page of the groups, in the order of their names."""
     after = "" if cursor is None else name_in(cursor)
     page, more = await gateway.client.groups.page(after=after)
     shown = page[:limit]
@@ -222,7 +225,8 @@ async def reset_offsets(gateway: GatewayDep, request: Request, group: GroupPath,
 def _target(body: ResetBody) -> ResetTo:
     targets = [each for each in (body.to, body.offset, body.timestamp) if each is not None]
     if len(targets) != 1:
-        raise invalid([{"pointer": "", "detail": "must have exactly one of to, offset and timestamp"}])
+        detail = f"the body must have exactly one of to, offset and timestamp, got {len(targets)} of them"
+        raise invalid([{"pointer": "", "detail": detail}])
     if body.timestamp is None:
         return targets[0] if isinstance(targets[0], int) else body.to or "earliest"
     return parse_timestamp(body.timestamp)

@@ -22,7 +22,7 @@ router = APIRouter(tags=["service"])
 
 @router.get("/livez", summary="Check whether the process is alive")
 async def livez() -> Response:
-    """Answer while the event loop runs."""
+    """Answer 200. A process that does not answer within some seconds is stuck, and should be restarted."""
     return json_response({"status": "alive"})
 
 
@@ -30,9 +30,9 @@ async def livez() -> Response:
 async def readyz(gateway: GatewayDep) -> Response:
     """Answer 200 when a node answers and the gateway is not stopping, else 503.
 
-    Without a quorum the status is `degraded` with the missing parts, but still 200: committed records can be read, and
-    a load balancer that removed all gateways would make reads fail as well. It is also `degraded` while some workers
-    are restarted: the others accept their connections.
+    While partitions lack a quorum, `status` is `degraded` and `no_quorum` counts them, but the answer is still 200:
+    committed records can be read, and a load balancer that removed all gateways would make reads fail as well. `status`
+    is also `degraded` while some workers are restarted; the others accept their connections.
     """
     if gateway.stopping.is_set():
         raise Problem(
@@ -48,7 +48,8 @@ async def readyz(gateway: GatewayDep) -> Response:
         raise Problem(
             503,
             "not_ready",
-            f"no node answers: {text}; check that the nodes of `bootstrap` are running",
+            f"the gateway's own request to the nodes failed: {text}; check that the nodes of `bootstrap` are running, "
+            "and accept the gateway's own credentials",
             retryable=True,
         ) from error
     ready: dict[str, Any] = {"status": "ready", "nodes": len(nodes)}
@@ -77,7 +78,7 @@ async def _check_may_ask(gateway: Gateway) -> None:
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(request: Request, gateway: GatewayDep) -> Response:
-    """Return the gateway's metrics in Prometheus' text format; those of all workers together."""
+    """Return the gateway's metrics in Prometheus' text format; with several workers, the metrics of all together."""
     # A page takes 5 ms. Several in one turn of the event loop would delay other requests, so they take turns.
     address = "" if request.client is None else request.client.host
     await gateway.turns.next_slice(request, address)

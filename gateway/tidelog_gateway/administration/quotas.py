@@ -111,7 +111,10 @@ async def list_quotas(security: SecurityDep) -> Response:
 
 @router.get("/quotas:usage", response_model=UsagesView, summary="Use of quotas")
 async def quota_usage(security: SecurityDep) -> Response:
-    """List the usage of each node by callers with quotas, at most 1,000 of a node. Needs `cluster` on the cluster."""
+    """List the usage of each node by callers with quotas, at most 1,000 callers per node.
+
+    Needs `cluster` on the cluster.
+    """
     return json_response({"usages": [asdict(usage) for usage in await security.quota_usage()]})
 
 
@@ -120,7 +123,7 @@ async def set_quota(security: SecurityDep, subject: Subject, body: QuotaBody) ->
     """Replace the quota of a subject; all nodes apply it within a second. Needs `cluster` on the cluster."""
     limits = {name: math.inf if limit == _UNLIMITED else limit for name, limit in body.model_dump().items()}
     if all(limit is None for limit in limits.values()):
-        raise invalid([{"pointer": "", "detail": f"is empty; set at least one of {', '.join(FIELDS)}"}])
+        raise invalid([{"pointer": "", "detail": f"the body sets no limit; set at least one of {', '.join(FIELDS)}"}])
     quota = Quota(**limits)
     await security.set_quota(subject, quota)
     return json_response(_view(subject, quota))

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["records"], route_class=JsonRoute)
 
 
 class DeletedView(BaseModel):
-    """The new beginning of a partition."""
+    """The new start of a partition's log."""
 
     partition: int
     log_start_offset: Annotated[int, Field(description="The first readable offset.")]
@@ -39,14 +39,16 @@ async def delete_records(
         str | None,
         Query(
             max_length=40,
-            description="Milliseconds since 1970, or ISO 8601 with a time zone. Records before the first one that is "
-            "not older are deleted.",
+            description="Milliseconds since 1970, or ISO 8601 with a time zone. All records before the first record at "
+            "or after this time are deleted.",
         ),
     ] = None,
 ) -> Response:
     """Delete all records before an offset or a time; idempotent. The deletion is durable when it is answered."""
     if (before_offset is None) == (before_timestamp is None):
-        raise invalid([{"parameter": "before_offset", "detail": "must have either before_offset or before_timestamp"}])
+        given = "neither" if before_offset is None else "both"
+        detail = f"send either before_offset or before_timestamp, got {given}"
+        raise invalid([{"parameter": "before_offset", "detail": detail}])
     before = parse_timestamp(before_timestamp, "before_timestamp") if before_timestamp is not None else before_offset
     assert before is not None
     try:

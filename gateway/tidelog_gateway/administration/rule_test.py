@@ -45,7 +45,7 @@ class RuleTest(BaseModel):
 
 
 class VerdictView(BaseModel):
-    """The decision."""
+    """Whether the operation is allowed, and the reason."""
 
     allowed: bool
     because: Annotated[str, Field(description="The rule that decides, with its id, or the reason why no rule decides.")]

@@ -1,8 +1,9 @@
 """An authenticated caller and the ticket that identifies it to nodes.
 
-A ticket is valid for a minute and is renewed after 30 s with the caller's credentials, so revoked credentials are
-detected within that time. A ticket that a node refuses is renewed at once. When a node refuses the credentials, the
-caller has ended: its requests get that error and its WebSockets are closed.
+A ticket is valid for the time that the node states, and is renewed with the caller's credentials after half of it. A
+gateway therefore uses revoked credentials at most until their last ticket expires. A ticket that a node refuses is
+renewed at once. When a node refuses the credentials, the caller has ended: its requests get that error and its
+WebSockets are closed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ Raises NotIdentifiedError for refused credentials, TidelogError or Problem when 
 """
 
 RENEW_SHARE: Final = 0.5
+"""Share of a ticket's validity after which the ticket is renewed."""
+
 AGAIN_S: Final = 1.0
 """Pause after a failed attempt to renew a ticket."""
 
@@ -109,7 +112,7 @@ class AuthenticatedCaller:
         except NotIdentifiedError as error:
             self._end(error.error)
         except (TidelogError, Problem) as error:
-            log.warning("cannot renew the ticket of %r, trying again: %s", self.principal, error)
+            log.warning("cannot renew the ticket of %r, trying again in %g s: %s", self.principal, AGAIN_S, error)
         else:
             if identified.principal == self.principal:
                 self._take(identified)

@@ -1,9 +1,9 @@
 """Authentication of requests, before any of the body is read.
 
-With `auth = callers` every path requires credentials, except for the few that are listed here: a new route requires
-them by default. With any `auth`, these requests are refused: a URL with credentials in it or with invalid text,
-a changing request from a page of another host, and a foreign `Host` on a gateway without authentication. The route of a
-WebSocket authenticates it, since browsers can send credentials only in a message.
+With `auth = callers` every path requires credentials, except those of `OPEN_PATHS` and `OPEN_BELOW`: a new route
+requires them by default. With any `auth`, these requests are refused: a URL with credentials in it or with invalid
+text, a changing request from a page of another host, and a foreign `Host` on a gateway without authentication. The
+route of a WebSocket authenticates it, since browsers can send credentials only in a message.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RequestAuthenticator:
         """Return the credentials of a request; None if the path is open or the route authenticates.
 
         Args:
-            scope: of the request, or of a WebSocket's handshake.
-            fields: its headers; one value of a header that is repeated.
+            scope: the ASGI scope of the request, or of a WebSocket's handshake.
+            fields: the headers of the request; of a repeated header only one value.
 
         Raises:
             Problem: the credentials are missing, or the request is refused with any credentials.

@@ -155,13 +155,13 @@ def refuse_secrets_in(query: bytes) -> None:
             raise Problem(
                 400,
                 "credentials_in_url",
-                "credentials in a URL end up in logs: revoke the ones that were sent, and "
-                f"{_HOW}, or on a WebSocket auth as the first message",
+                "the URL's query has credentials, which proxies and browsers may have logged: revoke these "
+                f"credentials, and {_HOW}, or on a WebSocket the message auth first",
             )
 
 
 def unauthenticated(why: str = f"this gateway authenticates its callers: {_HOW}") -> Problem:
-    """Return the 401."""
+    """Return the 401, with the challenge to send credentials by the scheme Bearer."""
     return Problem(401, "unauthenticated", why, headers={"WWW-Authenticate": CHALLENGE})
 
 

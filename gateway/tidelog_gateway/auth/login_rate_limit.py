@@ -13,7 +13,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESSES_MAX: Final = 10_000
-"""Maximum number of remembered addresses; the one with the oldest last failure is dropped first."""
+"""Maximum number of remembered addresses; the address whose last failure is the oldest is dropped first."""
 
 
 class LoginRateLimit:
@@ -22,7 +22,7 @@ class LoginRateLimit:
     Args:
         most: failures in a burst; 0: unlimited.
         clock: monotonic, in seconds.
-        every_s: seconds until one failure is forgiven. With N workers it is N, so that together they forgive one a
+        every_s: seconds until one failure is forgiven. With N workers it is N, so that together they forgive one per
             second.
     """
 

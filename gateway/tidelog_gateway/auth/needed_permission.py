@@ -14,7 +14,10 @@ from tidelog.security.access_rules import Operation, Resource
 async def requiring(
     client: Client, operation: Operation, name: str, resource: Resource = "topic"
 ) -> AsyncIterator[None]:
-    """Replace a refusal in the block, which is about a lookup, by the refusal of `operation` if it is not allowed.
+    """If the block is refused, raise the refusal of `operation` if the caller lacks that permission.
+
+    The block looks something up for the operation, so its own refusal would name a permission that the caller did not
+    need to know about.
 
     Raises:
         ForbiddenError: the caller may not perform the operation, or it may and the block was refused something else.

@@ -32,7 +32,9 @@ def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
         return
     quoted_origin = origins[0][:_SHOWN_CHARS]
     raise Problem(
-        403, "forbidden", f"pages of {quoted_origin} may not connect; add the origin to the setting allowed_origins"
+        403,
+        "forbidden",
+        f"pages of {quoted_origin} may not use this gateway; add the origin to the setting allowed_origins",
     )
 
 

@@ -34,5 +34,8 @@ def check_url_encoding(scope: Scope) -> None:
         try:
             unquote_to_bytes(what).decode()
         except UnicodeDecodeError as error:
-            detail = "the URL is not percent-encoded UTF-8; send a key that is not text in base64 (key_encoding)"
+            detail = (
+                "the URL is not percent-encoded UTF-8; if a key is not text, send the key in base64 with "
+                "key_encoding=base64"
+            )
             raise Problem(400, "malformed_request", detail) from error

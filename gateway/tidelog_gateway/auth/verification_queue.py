@@ -17,20 +17,19 @@ from tidelog_gateway.problems import Problem
 from tidelog_proto.flow.fair_slots import FairSlots, SlotBounds
 
 KEY_SLOTS: Final = 32
-"""Maximum concurrent requests that verify API keys of new callers; renewals of known callers have as many slots.
-callers."""
+"""Maximum concurrent requests that verify API keys of new callers; renewals of known callers have as many slots."""
 TOKEN_SLOTS: Final = 16
-"""Maximum concurrent requests that verify tokens of new callers; a node queues at most 64 while it fetches keys.
-keys."""
+"""Maximum concurrent requests that verify tokens of new callers; a node queues at most 64 while it fetches keys."""
 PASSWORD_SLOTS: Final = 4
 """Maximum concurrent requests that verify passwords of new callers: each takes some 20 ms of CPU time."""
 WAITING_MAX: Final = 1024
-"""Maximum number of waiting new callers, for each kind of credentials."""
+"""Maximum number of new callers whose API key is being verified or waits for it; the same number for tokens."""
 PASSWORDS_WAITING_MAX: Final = 256
+"""Maximum number of new callers whose password is being verified or waits for it."""
 ADDRESS_SLOTS: Final = 8
 """Maximum concurrent verifications of one kind and client address."""
 ADDRESS_WAITING_MAX: Final = 128
-"""Those that run or wait."""
+"""Maximum number of verifications of one kind and client address that run or wait."""
 NODE_TIMEOUT_S: Final = 5.0
 """Timeout of one verification."""
 
@@ -42,12 +41,12 @@ class VerificationQueue:
 
     Args:
         at_once: concurrent verifications of new callers; as many of known callers.
-        waiting: new callers whose verification runs or waits.
+        waiting: maximum number of new callers whose verification runs or waits.
         workers: the limits are divided by their number.
 
     Attributes:
-        pending: one object for each new caller whose verification runs or waits.
-        waiting_max: limit of `pending`.
+        pending: digests of the credentials of new callers whose verification runs or waits.
+        waiting_max: maximum size of `pending`.
     """
 
     def __init__(self, at_once: int, waiting: int, workers: int = 1) -> None:
@@ -98,5 +97,5 @@ def verification_queues(workers: int = 1) -> Mapping[CredentialsKind, Verificati
 
 def unanswered() -> Problem:
     """Return the 503 for credentials that no node has verified in time."""
-    detail = "no node has verified the credentials in time; send the request again"
+    detail = "no node has verified the credentials within the time limit; send the request again"
     return Problem(503, "not_identified", detail, retryable=True)

@@ -50,7 +50,7 @@ Hold = Callable[[int], None]
 
 
 class ArrowRecords(NamedTuple):
-    """Canonical columns, in the order of the stream, without empty batches."""
+    """The record batches of a stream with canonical columns, in the order of the stream; empty batches are left out."""
 
     batches: list[pa.RecordBatch]
     row_count: int
@@ -63,7 +63,7 @@ async def arrow_records(
 
     Raises:
         Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream or
-            its columns are not those of records; as `hold` and `pace`.
+            its columns are not those of records; also those that `hold` and `pace` raise.
     """
     plain = plain_batch(body)
     if plain is not None:
@@ -134,7 +134,10 @@ def hold_room(scope: Scope, body_bytes: int, size_bytes: int) -> None:
     """
     arrival: BodyReservation = scope["state"]["arrival"]
     if not arrival.hold(body_bytes + size_bytes):
-        detail = "the gateway's budget for request bodies is exhausted: send the request again later"
+        detail = (
+            "the request budget, or this caller's share of it, has no room for the decoded body: send the request "
+            "again later"
+        )
         raise Problem(429, "overloaded", detail, retryable=True)
 
 
@@ -171,7 +174,7 @@ class _KnownSchema(NamedTuple):
 
     Attributes:
         casts: whether a column has another type than the canonical one.
-        layout: of the record batches that follow; None if it casts.
+        layout: layout of the record batches that follow; None if the schema casts, has a body or is too long to cache.
     """
 
     schema: pa.Schema
@@ -252,7 +255,7 @@ def _column_faults(schema: pa.Schema) -> list[str]:
         else:
             faults += _type_faults(name, schema.field(name).type)
     if "value" not in names:
-        faults.append("column value is missing; a tombstone has a null in it")
+        faults.append("column value is missing; add it, with null for a tombstone")
     return faults
 
 

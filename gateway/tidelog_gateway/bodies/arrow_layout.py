@@ -1,8 +1,9 @@
 """The layout of a record batch as Arrow's own writer encodes it, to read its description in one step.
 
 The description of a record batch is a flatbuffer; parsing one from an untrusted source takes 25 reads. Arrow's writer
-encodes all uncompressed batches of one schema in the same way, apart from a few numbers at fixed positions. A sample of
-the schema shows these positions, and a description whose other bytes are those of the sample has its numbers there.
+encodes all uncompressed batches of one schema in the same way, apart from a few numbers at fixed positions. A sample
+batch, encoded with the schema, shows these positions; a description whose other bytes are equal to those of the sample
+has its numbers there.
 Descriptions of other writers are parsed by `ipc_message.describe`.
 """
 
@@ -28,9 +29,9 @@ class PlainBatch(NamedTuple):
     """The only record batch of a stream, not yet decoded.
 
     Attributes:
-        message: its position in the stream, from its prefix to the end of its body.
-        rows: number of rows that it announces.
-        size_bytes: size of its buffers.
+        message: position of the batch in the stream, from its length prefix to the end of its body.
+        rows: number of rows that the batch announces.
+        size_bytes: total size of the batch's buffers.
     """
 
     message: slice

@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from tidelog_gateway.bodies.json_body import list_parts
-from tidelog_gateway.problems import Problem, invalid, pointer
+from tidelog_gateway.problems import Problem, invalid, pointer, shown
 from tidelog_gateway.records.json_decoding import Records
 from tidelog_gateway.requests.repeated_members import Opaque, Path, refuse_repeats
 from tidelog_proto.text.base64_text import from_base64
@@ -57,7 +57,7 @@ async def structured_event(body: bytes, *, pace: Callable[[], Awaitable[None]]) 
     """Read one event in JSON.
 
     Raises:
-        Problem: 422; as `pace`.
+        Problem: 422; also those that `pace` raises.
     """
     if _BEGIN_OF_LIST.match(body):
         detail = "the body is one CloudEvent; send a list of them as application/cloudevents-batch+json"
@@ -72,7 +72,7 @@ async def event_batch(body: bytes, *, records_max: int, pace: Callable[[], Await
     """Read a JSON list of events.
 
     Raises:
-        Problem: 422; as `pace`.
+        Problem: 422; also those that `pace` raises.
     """
     begin = _BEGIN_OF_LIST.match(body)
     if begin is None:
@@ -112,7 +112,7 @@ def binary_event(headers: Iterable[tuple[str, str]], body: bytes) -> Records:
             raise _wrong_header(_HTTP_PREFIX + attribute, fault)
     missing = [_HTTP_PREFIX + name for name in _REQUIRED if name not in attributes]
     if missing:
-        raise _wrong_header(missing[0], "is missing")
+        raise _wrong_header(missing[0], "is missing; send it")
     if content_type is not None:
         fault = _attribute_fault("datacontenttype", content_type)
         if fault is not None:
@@ -131,7 +131,7 @@ def _header_text(name: str, value: str) -> str:
     if len(value) > 1 and value.startswith('"') and value.endswith('"'):
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
     if not value.isascii() or _ESCAPE.search(value):
-        raise _wrong_header(name, "must be ASCII, with everything else as percent-encoded UTF-8")
+        raise _wrong_header(name, "must be ASCII, with % and all other characters as percent-encoded UTF-8")
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeDecodeError as error:
@@ -141,7 +141,10 @@ def _header_text(name: str, value: str) -> str:
 async def _events(
     body: bytes, start: int, *, records_max: int, prefix: tuple[str, ...] | None, pace: Callable[[], Awaitable[None]]
 ) -> Records:
-    """Read the events of the list that begins at `start`; `prefix` is their JSON pointer; None: their numbers."""
+    """Read the events of the list that begins at `start`.
+
+    `prefix` is the JSON pointer of an event in errors; None: the pointer of each event is its number in the list.
+    """
     events: list[_Event] = []
 
     def place_of(number: int) -> tuple[str, ...]:
@@ -173,8 +176,8 @@ def _why(text: bytes, error: Exception) -> str:
     except UnicodeDecodeError:
         pass
     except ValueError as limit:
-        return f"is not JSON: {limit}"
-    return f"is not JSON, or not an event: {error}"
+        return f"this event or one of the next is not JSON: {limit}"
+    return f"this event or one of the next is not JSON, or not an object: {error}"
 
 
 def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:
@@ -204,7 +207,7 @@ def _structured(members: Mapping[str, msgspec.Raw], where: tuple[str, ...]) -> _
         attributes[name] = text
     for name in _REQUIRED:
         if name not in attributes:
-            raise fault(name, "is missing")
+            raise fault(name, "is missing; send it")
     content_type = attributes.pop("datacontenttype", None)
     try:
         data, name = _data(members, content_type)
@@ -221,7 +224,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
     """Return the bytes of the data and the member that has them; both are empty without data.
 
     Raises:
-        ValueError: it is not valid.
+        ValueError: the data is not valid.
     """
     if "data" in members and "data_base64" in members:
         raise ValueError("an event has either data or data_base64, got both")
@@ -251,14 +254,15 @@ def _attribute_text(raw: msgspec.Raw) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int) and -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
         return str(value)
-    raise ValueError("an attribute must be a string, a boolean or an integer of 32 bits")
+    got = shown(value) if isinstance(value, int | float) else "a list or an object"
+    raise ValueError(f"an attribute must be a string, a boolean or an integer of 32 bits, got {got}")
 
 
 def _attribute_fault(name: str, text: str) -> str | None:
     if not _NAME.fullmatch(name):
         return "the name of an attribute must have lower-case letters and digits only"
     if _CONTROL.search(text):
-        return "has control characters"
+        return "has control characters; remove them"
     if name in _NOT_EMPTY and not text:
         return "is empty: send a value" if name in _REQUIRED else "is empty: send a value, or leave it out"
     if name == "specversion" and text != _VERSION:
@@ -274,7 +278,7 @@ def _is_time(text: str) -> bool:
         return False
     year, month, day = map(int, match.groups())
     try:
-        # RFC 3339 has a year 0 and Python does not; year 400 has the same calendar.
+        # RFC 3339 has a year 0 and Python does not. The calendar repeats every 400 years.
         date(2000 + year % 400, month, day)
     except ValueError:
         return False

@@ -44,7 +44,7 @@ async def csv_records(
     """Read a CSV body of at most `records_max` rows besides its header row.
 
     Raises:
-        Problem: 422, which names the row; as `pace`.
+        Problem: 422, which names the row; also those that `pace` raises.
     """
     ends = await row_ends(body, rows_max=records_max, pace=pace)
     if len(ends) < 2:
@@ -75,7 +75,8 @@ def _names(row: bytes) -> list[str]:
         text = row.removeprefix(BYTE_ORDER_MARK).decode()
         (names,) = csv.reader([text.rstrip("\r\n")] if text.count("\n") < 2 else text.splitlines(keepends=True))
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise row_fault(1, "the names of the columns are not one row of UTF-8; send a header row") from error
+        detail = "the header row must name the columns in UTF-8, in one row of CSV, such as: key,value"
+        raise row_fault(1, detail) from error
     faults = [fault for number, name in enumerate(names) if (fault := _name_fault(name, names[:number]))]
     if faults:
         raise row_fault(1, faults[0])
@@ -91,7 +92,8 @@ def _names(row: bytes) -> list[str]:
 
 def _name_fault(name: str, before: list[str]) -> str | None:
     if name.startswith(HEADER_PREFIX):
-        return None if len(name) > len(HEADER_PREFIX) else "a column of headers must be header:NAME"
+        fault = f"a column of headers must be {HEADER_PREFIX}NAME, got {name!r}"
+        return None if len(name) > len(HEADER_PREFIX) else fault
     if name in _COLUMNS:
         return f"column {name} is given twice; give it once" if name in before else None
     near = difflib.get_close_matches(name, [*_COLUMNS, HEADER_PREFIX + "NAME"], n=1)
@@ -123,7 +125,11 @@ class _Lists:
         table = _parsed(rows, len(self._names), first)
         if table.num_rows != count:
             # Pyarrow and `row_ends` must find the same rows; otherwise values would get into wrong records.
-            raise row_fault(first, f"{table.num_rows} rows parsed, {count} expected; check the quotes and line ends")
+            detail = (
+                f"the CSV parser found {table.num_rows} rows from this one on, but {count} line ends outside of "
+                "quotes; check the quotes and line ends"
+            )
+            raise row_fault(first, detail)
         columns = {name: table.column(number).combine_chunks() for name, number in self._at.items()}
         records = self._records
         records.values += self._values(columns["value"], first)
@@ -197,7 +203,7 @@ def _reworded(text: str) -> str:
     """Return pyarrow's error without the text of the row, which may be long."""
     counts = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if counts:
-        return f"the header row has {counts[1]} columns, this one has {counts[2]}"
+        return f"the header row has {counts[1]} columns, but this row has {counts[2]}"
     return "is not UTF-8" if "UTF8" in text else "the row cannot be read as CSV; see RFC 4180"
 
 

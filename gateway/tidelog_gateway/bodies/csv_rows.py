@@ -28,7 +28,8 @@ async def row_ends(body: bytes, *, rows_max: int, pace: Callable[[], Awaitable[N
     """Return the position after each row, the header row included.
 
     Raises:
-        Problem: 422, the quoting is wrong, or there are more than `rows_max` rows after the header; as `pace`.
+        Problem: 422, the quoting is wrong, or there are more than `rows_max` rows after the header; also those that
+            `pace` raises.
     """
     data = np.frombuffer(body, np.uint8)
     ends: list[Any] = []

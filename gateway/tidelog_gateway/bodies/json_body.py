@@ -39,7 +39,7 @@ class ListPart(NamedTuple):
 
     Attributes:
         first: the number of the first element.
-        text: of the elements, with the commas between them.
+        text: text of the elements, with the commas between them.
         members: number of members in the text, including repeated ones; an empty object counts as one.
     """
 
@@ -59,7 +59,7 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     """Read a JSON body of at most `records_max` records into lists.
 
     Raises:
-        Problem: 422 with a pointer for each of the first faults; as `pace`.
+        Problem: 422 with a pointer for each of the first faults; also those that `pace` raises.
     """
     if len(body) <= AT_ONCE_BYTES:
         return parse_body(body, records_max=records_max, now_us=now_us)
@@ -94,13 +94,13 @@ async def list_parts(
     """Yield the elements of a JSON list in parts.
 
     Args:
-        start: where the list begins, after its bracket.
-        end: matches what follows the list.
+        start: position in the body after the opening bracket of the list.
+        end: matches the text after the list's closing bracket.
         pace: see `Pace`.
-        path: of the list in the body, for errors.
+        path: path of the list in the body, for the pointers of errors.
 
     Raises:
-        Problem: 422; as `pace`.
+        Problem: 422; also those that `pace` raises.
     """
     elements = await _elements(body, start, end, records_max, pace, path)
     for part in _part_bounds(elements, start):
@@ -112,7 +112,7 @@ async def check_values(text: bytes, pace: Pace) -> None:
     """Refuse a JSON text with more values than are parsed at once.
 
     Raises:
-        Problem: 422; as `pace`.
+        Problem: 422; also those that `pace` raises.
     """
     count = 0
     for stretch in marks(text):
@@ -130,12 +130,12 @@ async def check_values(text: bytes, pace: Pace) -> None:
 
 
 class _Elements(NamedTuple):
-    """The end of each element of the list of records (its comma or bracket), with running sums up to there.
+    """The ends of all elements of a list, and running sums up to each of them.
 
     Attributes:
-        ends: of each element.
-        values: marks before the end.
-        commas: between members of the elements.
+        ends: position of the comma or bracket after each element.
+        values: number of brackets and commas in the list before each end, which bounds the number of values.
+        commas: number of commas between members of elements before each end.
     """
 
     ends: Any
@@ -188,7 +188,7 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
         if len(closing):
             if end.match(body, int(stretch.places[stop - 1]) + 1) is None:
                 raise invalid(
-                    [{"pointer": "", "detail": "the body has text after the list of records; end it with ]}"}]
+                    [{"pointer": "", "detail": "the body has other members or text after its list; leave them out"}]
                 )
             break
     else:

@@ -36,8 +36,8 @@ class LineBuffer:
     """Splits a body into lines as it arrives; buffers the beginning of an incomplete line.
 
     Attributes:
-        number: of the line that is being received.
-        held_bytes: size of its received part.
+        number: number of the line that is being received; the first line is 1.
+        held_bytes: size of the received part of that line.
     """
 
     def __init__(self) -> None:
@@ -104,9 +104,9 @@ class ParsedLines(NamedTuple):
     """The records of valid lines in their order, and the faults of invalid lines.
 
     Attributes:
-        records: of the valid lines; None without any.
-        numbers: of all lines, in order.
-        faults: by line number.
+        records: records of the valid lines; None if no line is valid.
+        numbers: numbers of all lines, in order.
+        faults: line number -> problem of an invalid line.
     """
 
     records: Records | None
@@ -120,7 +120,7 @@ async def parse_lines(
     """Parse lines independently of each other.
 
     Raises:
-        Problem: as `pace`.
+        Problem: one that `pace` raises.
     """
     numbers = [line.number for line in lines]
     if all(len(line.text) <= AT_ONCE_BYTES for line in lines):

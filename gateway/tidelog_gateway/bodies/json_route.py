@@ -42,7 +42,8 @@ class JsonRoute(APIRoute):
             except UnicodeDecodeError as error:
                 raise invalid([{"pointer": "", "detail": "the body is not UTF-8; send JSON in UTF-8"}]) from error
             if b"\0" in body:  # ASCII in UTF-16 is valid UTF-8, but not JSON.
-                raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
+                detail = "the body has zero bytes, as UTF-16 does; send JSON in UTF-8"
+                raise invalid([{"pointer": "", "detail": detail}])
             if len(body) > AT_ONCE_BYTES:
                 await check_values(body, pace)
             _check_members(body)
@@ -66,7 +67,8 @@ def _check_members(body: bytes) -> None:
     def counted(members: list[tuple[str, Any]]) -> Members:
         nonlocal is_repeated
         if len(members) > MEMBERS_MAX:
-            raise invalid([{"pointer": "", "detail": f"an object has {len(members)} members, at most {MEMBERS_MAX}"}])
+            detail = f"an object in the body has {len(members)} members; at most {MEMBERS_MAX} are allowed"
+            raise invalid([{"pointer": "", "detail": detail}])
         is_repeated = is_repeated or has_repeat(members)
         return tuple(members)
 

@@ -40,7 +40,7 @@ async def protobuf_records(
     """Read a protobuf body of at most `records_max` records.
 
     Raises:
-        Problem: 422, with the number of the record; as `pace`.
+        Problem: 422, with the number of the record; also those that `pace` raises.
     """
     at = 0
     lists = _Lists(now_us)
@@ -57,7 +57,7 @@ async def protobuf_records(
 
 
 def _cut(body: bytes, at: int, number: int) -> _Cut:
-    """Find the end of the part that begins at `at` with this record number."""
+    """Find the end of the part that begins at `at`, with the record of this number."""
     start, count = at, 0
     while at < len(body) and count < _PART_RECORDS:
         if body[at] != _RECORDS_TAG:
@@ -93,7 +93,8 @@ def _check_fields(body: bytes, at: int, end: int, number: int) -> None:
         else:
             raise _fault(where, "is not protobuf")
     if at < end:
-        raise _fault(where, f"has more than {HEADERS_PER_RECORD_MAX} headers; send fewer headers")
+        detail = f"has more than {_FIELDS_MAX} fields; a record has at most {HEADERS_PER_RECORD_MAX} headers"
+        raise _fault(where, detail)
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:

@@ -25,14 +25,15 @@ def raw_record(
 
     Args:
         body: the record's value; an empty body is an empty value.
-        key: as text, or in base64.
-        headers: each NAME:VALUE, or NAME:base64:VALUE.
+        key: the record's key, as text or in base64.
+        headers: the record's headers, each NAME:VALUE or NAME:base64:VALUE.
 
     Raises:
         Problem: 422.
     """
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-        raise invalid([{"parameter": "tag", "detail": f"a tag has at most {TAG_BYTES_MAX} bytes"}])
+        detail = f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}"
+        raise invalid([{"parameter": "tag", "detail": detail}])
     return Records(
         [body],
         keys=None if key is None else [parse_key(key, key_encoding)],

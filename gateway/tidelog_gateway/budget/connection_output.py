@@ -30,15 +30,18 @@ LOOK_MAX_S: Final = 0.5
 
 def no_room() -> Problem:
     """Return the 503 for an answer that does not fit into the response budget."""
-    detail = "the response budget is used up by answers to slow clients; send the request again later"
+    detail = (
+        "the gateway's response budget, or this connection's share of it, has no room for the answer; read earlier "
+        "answers, or send the request again later"
+    )
     return Problem(503, "overloaded", detail, retryable=True)
 
 
 class PushSource(Protocol):
-    """Writes messages to the transports of many connections.
+    """What `ConnectionOutput` requires of an object that writes to `direct`, such as `feed.fan_out.FanOut`.
 
     Attributes:
-        pushed_at: the loop's time of its last write.
+        pushed_at: the event loop's time of the object's last write.
     """
 
     @property
@@ -52,10 +55,11 @@ class ConnectionOutput:
         slow_timeout_s: how long the client may read nothing.
 
     Attributes:
-        held_bytes: counted for this connection, in any buffer; `prefetched_bytes` of them were read ahead.
+        held_bytes: bytes counted for this connection, in any buffer; `prefetched_bytes` of them were read ahead.
         direct: the transport while whole messages may be written to it without the server, else None.
-        pushed_bytes: bytes written to `direct`, as far as they were settled (`fan_out.py`).
-        sources: write to `direct` and have not settled yet; usually one.
+        pushed_bytes: bytes written to `direct`, as far as the sources have reported them (`FanOut` settles with each
+            connection only from time to time).
+        sources: objects that write to `direct` and have not settled yet; usually one.
         settled_at: the loop's time of the last settled write to `direct`.
         on_slow: called once when the client has read nothing for `slow_timeout_s`. It may announce the end to the
             client; the connection is closed after twice that time in any case.
@@ -193,7 +197,10 @@ class ConnectionOutput:
 
     @contextlib.contextmanager
     def idle(self, holder: object, let_go: Callable[[], int]) -> Iterator[None]:
-        """Allow load shedding to call `let_go` during the block; see `ResponseBudget.idle`."""
+        """Allow load shedding to call `let_go` during the block; see `ResponseBudget.idle`.
+
+        `let_go` drops records that `holder` has read ahead, and returns their number of bytes.
+        """
         self._outgoing.idle[holder] = let_go
         try:
             yield

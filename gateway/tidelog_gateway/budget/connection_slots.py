@@ -21,8 +21,8 @@ class ConnectionSlot:
     """The slot of one connection, until the connection ends.
 
     Args:
-        network: the counted part of its address.
-        give_way: called when another connection has taken the slot; closes this one.
+        network: the part of the client's address that is counted: an IPv4 address, or the /64 of an IPv6 address.
+        give_way: called when another connection has taken the slot; closes this connection.
     """
 
     __slots__ = ("give_way", "is_taken", "network")

@@ -41,7 +41,13 @@ class RequestBudget(ByteBudget):
         return True
 
     def close_slow(self, *, everyone: bool) -> None:
-        """Close the connections without progress or, when the gateway stops, all that are receiving a body."""
+        """Close the connections whose body makes no progress, because the gateway stops.
+
+        Requests that are cancelled from now on are answered as cancelled by the stop (`stopping`).
+
+        Args:
+            everyone: close all connections that receive a body.
+        """
         self.stopping = True
         now = time.monotonic()
         for arrival in [arrival for arrival in self.senders.receiving if everyone or arrival.is_slow(now)]:
@@ -58,7 +64,7 @@ class CallerUsage:
 
 
 _NOBODY: Final = CallerUsage()
-"""The usage of all requests without a caller, which no limit compares."""
+"""The usage of all requests without a caller, to which no limit applies."""
 
 
 class BodyReservation:
@@ -92,7 +98,7 @@ class BodyReservation:
         self._mark_at = self._since = 0.0
 
     def begin(self) -> None:
-        """Begin to receive; nothing needs to be reserved yet."""
+        """Begin to receive the body, which load shedding may now close; nothing needs to be reserved yet."""
         if self not in self._budget.senders.receiving:
             self._budget.senders.receiving[self] = None
             self._arrived_bytes = self._mark_bytes = 0

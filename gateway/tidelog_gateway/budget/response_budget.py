@@ -25,7 +25,7 @@ SMALL_SHARE: Final = 16
 
 
 class Receiver(Holder, Protocol):
-    """The interface of a connection with output to the budget."""
+    """What `ResponseBudget` requires of a connection whose output waits to be read."""
 
     def idle_s(self) -> float:
         """Return for how long the client has read nothing; 0 when nothing waits for it."""
@@ -36,9 +36,10 @@ class ResponseBudget(ByteBudget):
     """The response budget of one application.
 
     Attributes:
-        bytes_max: of all connections together.
-        connection_limit_bytes: of one connection; an answer may exceed it when it is the only one on its connection.
-        prefetched_bytes: those of the counted bytes that are records read ahead.
+        bytes_max: limit of the counted bytes of all connections together.
+        connection_limit_bytes: limit of one connection; an answer may exceed it when it is the only one on its
+            connection.
+        prefetched_bytes: the counted bytes of records that are read ahead.
         holders: connections whose output waits.
         idle: subscriptions that hold records without credit, with a function that drops these records and returns their
             bytes.

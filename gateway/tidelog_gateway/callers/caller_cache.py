@@ -7,8 +7,8 @@ when there are too many. Failed credentials are cached for a moment and counted 
 answered with a delay.
 
 Requests and open WebSockets use a caller. The ticket of a caller in use is renewed in time, and when an identity or a
-rule has changed: a node is asked each second for the revision of both. Callers that are not in use are verified again
-at their next request.
+rule has changed: a node is asked each second for the revision of both. A caller that is not in use keeps its ticket; it
+is verified again at its first request after the ticket has expired.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CallerCache:
         clock: monotonic, in seconds.
 
     Attributes:
-        queues: of verification, by kind of credentials.
+        queues: the verification queue of each kind of credentials.
     """
 
     def __init__(
@@ -186,9 +186,11 @@ class CallerCache:
                 if self._cached.get(digest) is cached:
                     self._cached.move_to_end(digest)
                 return cached
-        raise Problem(
-            503, "overloaded", "this gateway has too many callers in use: send the request again later", retryable=True
+        detail = (
+            f"this gateway keeps at most {self._own.settings.callers_max} callers (callers_max), and dropped this one "
+            "before its request began: send the request again later"
         )
+        raise Problem(503, "overloaded", detail, retryable=True)
 
     async def _new_caller(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         until, error = self._refused.get(digest, (0.0, None))
@@ -205,7 +207,7 @@ class CallerCache:
                 raise Problem(
                     429,
                     "overloaded",
-                    "too many credentials wait for verification; send the request again",
+                    f"{queue.waiting_max} new callers wait for verification, the limit; send the request again",
                     retryable=True,
                 )
             verifying = asyncio.get_running_loop().create_task(
@@ -337,7 +339,8 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
         async with asyncio.timeout(within_s):
             await cached.gateway.client.close()  # Drops the records that are pending when it times out.
     except (TidelogError, TimeoutError) as error:
-        log.warning("error while closing the client of caller %r: %s", cached.caller.principal, error)
+        why = str(error) or f"it did not close within {within_s:g} s"
+        log.warning("cannot close the client of the principal %r: %s", cached.caller.principal, why)
 
 
 class _LastLog:
@@ -351,7 +354,11 @@ def gateway_refused(error: TidelogError) -> Problem:
     now_s = time.monotonic()
     if now_s - _LastLog.at_s >= LOG_INTERVAL_S:
         _LastLog.at_s = now_s
-        log.error("nodes refuse this gateway: %s; grant its own principal `impersonate` on the cluster", error)
+        log.error(
+            "nodes refuse this gateway: %s; check the gateway's own credentials, and that their principal has "
+            "`impersonate` on the cluster",
+            error,
+        )
     detail = "the nodes refuse this gateway; its operator finds the cause in the gateway's log"
     return Problem(503, "gateway_refused", detail)
 

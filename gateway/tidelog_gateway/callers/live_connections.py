@@ -15,7 +15,12 @@ from tidelog_gateway.context import Gateway
 
 
 def no_room(gateway: Gateway, known: Gateway) -> str:
-    """Return the reason why a caller may not open another WebSocket or stream; "" if it may."""
+    """Return the reason why a caller may not open another WebSocket or stream; "" if it may.
+
+    Args:
+        gateway: the application's, which counts all WebSockets and streams.
+        known: the caller's.
+    """
     most = gateway.settings.ws_connections_max
     free = most - gateway.open_websockets
     if free <= 0:

@@ -45,7 +45,7 @@ def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Await
     async def wait() -> None:
         await gateway.turns.next_slice(connection, caller)
         if gateway.stopping.is_set():
-            detail = "this gateway is stopping, and nothing was changed; send the request again"
+            detail = "this gateway is stopping before it has answered the request; send the request again"
             raise Problem(503, "shutting_down", detail, retryable=True)
 
     return wait

@@ -178,7 +178,7 @@ class Producers:
 
     Args:
         producer_limit: limit of producers, of all callers together.
-        delivery_timeout_s: when a record fails.
+        delivery_timeout_s: time after which a record fails that was not stored.
     """
 
     def __init__(self, client: Client, *, producer_limit: ProducerLimit, delivery_timeout_s: float) -> None:
@@ -253,7 +253,11 @@ class Producers:
                 await _close(entry.topic, entry.producer)
 
     async def forget(self, topic: str, producer: Producer | None = None) -> None:
-        """Retire the producer of a deleted topic; with `producer`, only if that is still the topic's producer."""
+        """Retire the producer of a topic, which was deleted or whose producer was used least recently.
+
+        Args:
+            producer: retire it only if it is still the topic's producer; None: retire any producer of the topic.
+        """
         entry = self._entries.get(topic)
         if entry is not None and producer in {None, entry.producer}:
             del self._entries[topic]
@@ -290,4 +294,4 @@ async def _close(topic: str, producer: Producer) -> None:
     try:
         await producer.close()
     except TidelogError as error:
-        _LOG.warning("error while closing the producer of topic %r: %s", topic, error)
+        _LOG.warning("cannot close the producer of topic %r: %s", topic, error)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidelog_proto.batch.record_batch import RecordBatch
 
 PARTITIONS_MAX: Final = 256
-"""Maximum number of partitions with an estimate; the oldest are evicted first."""
+"""Maximum number of partitions with an estimate; a new one evicts the partition whose estimate was created first."""
 DECREASE_SHARE: Final = 8
 """Divisor of an estimate that gives its decrease by one read, so that single small reads leave it nearly unchanged."""
 

@@ -23,7 +23,7 @@ def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body
 
     Args:
         path: the template of the operation's path.
-        method: in lower case.
+        method: the HTTP method in lower case.
         parameters: the names of the operation's parameters.
         has_body: whether the operation takes a body.
         has_auth: whether the gateway authenticates its callers.

@@ -19,7 +19,8 @@ from tidelog_gateway.publishing.admission import check_may_publish, topic_publis
 from tidelog_gateway.publishing.column_publish import publish_columns
 
 _NOTED: Final = "topic of columns"
-"""Key of the topic in the notes of a repeated head, if this fast path accepts the head."""
+"""Key, in the notes that a connection keeps about a head (`head_notes`), of the topic of a head that this fast path
+accepts; a request that repeats the head is not checked again."""
 _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 

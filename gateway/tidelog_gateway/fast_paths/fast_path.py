@@ -1,8 +1,8 @@
 """Fast paths that answer a request without the framework.
 
 A fast path accepts a request by its head, and only in the form that most clients send: nothing to refuse, and no
-parameter that needs validation. The framework's route handles all other forms. For requests that both accept it gives
-the same answers, and only it refuses requests.
+parameter that needs validation. The framework's route handles all other forms. A request that both accept gets the same
+answer from both, also if its body is invalid.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class AcceptedRequest(NamedTuple):
     """A request that a fast path has accepted.
 
     Attributes:
-        route: the template of its path.
-        run: answers the request; or returns None, without having done anything, to leave it to the framework.
+        route: the template of the request's path.
+        run: answers the request; or returns None, without having done anything, to leave the request to the framework.
     """
 
     route: str

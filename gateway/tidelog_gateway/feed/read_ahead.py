@@ -98,7 +98,7 @@ class ReadAhead:
         self.reserved_bytes = 0
 
     def passed(self) -> None:
-        """Release the reservation for a batch that was sent within the call that received it, and never held."""
+        """Release the reservation for a batch that was sent within the call that received it, and was never counted."""
         self._outlet.give_back_prefetch(self.reserved_bytes)
         self.reserved_bytes = 0
 

@@ -63,7 +63,7 @@ class RingEntry(NamedTuple):
 
 
 class Credit(Protocol):
-    """The credit of a subscription.
+    """What `Ring` requires of the credit of a subscription.
 
     Attributes:
         credit_records: records that may still be sent.
@@ -77,7 +77,7 @@ class Credit(Protocol):
 
 
 class Watch(Protocol):
-    """Observes the pushes to one follower."""
+    """What `Follower.watch` requires: observes the pushes to the follower, and may prevent them."""
 
     def may_push(self) -> bool:
         """Return whether an entry may be pushed; if not, the follower falls behind."""
@@ -89,7 +89,7 @@ class Watch(Protocol):
 
 
 class EntryEncoder(Protocol):
-    """Encodes entries for the wire. Equal encoders produce equal bytes.
+    """What `FanOut` requires of the encoder of entries for a connection. Equal encoders produce equal bytes.
 
     Attributes:
         surface: label of the sent records in metrics.
@@ -108,7 +108,9 @@ class EntryEncoder(Protocol):
 
 
 class Pusher(Protocol):
-    """Pushes entries to the followers in step that receive the same bytes, and charges them for what they were sent.
+    """What `Ring` requires of an object that pushes entries to followers that receive the same bytes.
+
+    It spends the credit of these followers, which are in step.
 
     Attributes:
         sent_records: records of all entries so far.

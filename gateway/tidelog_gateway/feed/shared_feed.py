@@ -2,8 +2,8 @@
 
 A feed is a subscription without a client: it has positions, makes resume tokens and bounds its messages as each of its
 followers would. It reads while at least one follower has taken all entries and has credit, so it is not faster than the
-fastest follower. Its read-ahead and its kept entries are counted in the budget for outgoing data; it drops the entries
-when other connections need the budget.
+fastest follower. Its read-ahead and its kept entries are counted in the response budget; it drops the entries when
+other connections need the budget.
 
 A small batch is encoded and pushed within the call that receives it from the node, because a switch to the reading task
 costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one turn of the event loop
@@ -72,7 +72,7 @@ class SharedFeed:
     Args:
         client: the client of the followers' caller.
         settings: limits of messages.
-        outgoing: the budget for outgoing data.
+        outgoing: the response budget.
         scope: topic and filter.
         positions: partition -> next offset of the first follower.
         metrics: counts pushed records.

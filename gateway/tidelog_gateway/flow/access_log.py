@@ -17,7 +17,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH_CHARS_MAX: Final = 500
-"""Length of a path; a longer one is truncated and ends with `…`."""
+"""Maximum length of a logged path; a longer path is truncated and ends with `…`."""
 AGENT_CHARS_MAX: Final = 200
 
 

@@ -103,7 +103,7 @@ class BodyLimits:
         """Receive a body by the gateway's own server; with `direct_bytes` into memory of that size.
 
         Raises:
-            TimeoutError: it took too long, or was chosen by load shedding.
+            TimeoutError: the body took too long, or load shedding has ended it.
         """
         timer = asyncio.get_running_loop().call_later(self.settings.body_timeout_s, exchange.body_late)
         arrival.give_way = exchange.body_late
@@ -147,7 +147,7 @@ class BodyLimits:
 
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
 _VARIABLE: Final = frozenset({"gateway", "deadline", "span", "trace"})
-"""Keys of the state of requests that each have to be admitted."""
+"""Keys of a request's state. A request that has one of them is admitted on its own, even if its head is repeated."""
 _ARROW: Final = ARROW.encode()
 DIRECT_BYTES: Final = 64 * KIB
 """Smallest body of columns that is received directly into its own buffer."""
@@ -168,7 +168,7 @@ def _full() -> Problem:
     return Problem(
         429,
         "overloaded",
-        "the request budget is used up by other bodies and messages; send this request again later",
+        "the request budget, or this caller's share of it, has no room for the body; send the request again later",
         retryable=True,
     )
 
@@ -179,7 +179,10 @@ def not_finished(*, unchanged: bool) -> Problem:
     if unchanged:
         detail = "this gateway is stopping, and nothing was changed; send the request again"
         return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
-    detail = "this gateway is stopping before the request was finished; it may have been executed"
+    detail = (
+        "this gateway is stopping before the request was finished, and the request may have been executed; check its "
+        "effect before you send it again"
+    )
     return Problem(504, "outcome_unknown", detail, headers=headers)
 
 

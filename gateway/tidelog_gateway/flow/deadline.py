@@ -78,7 +78,7 @@ class Deadline:
         over = f"the {self._timeout_ms} ms of Request-Timeout-Ms have expired"
         if not self.handed_on or method in _READING:
             return Problem(
-                503, "deadline_exceeded", f"{over} before anything was changed; send it again", retryable=True
+                503, "deadline_exceeded", f"{over} before anything was changed; send the request again", retryable=True
             )
         is_retryable = has_key or method in _REPEATABLE
         advice = "send it again" if is_retryable else "use an Idempotency-Key to make a publish repeatable"

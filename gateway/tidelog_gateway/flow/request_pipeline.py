@@ -168,11 +168,11 @@ class RequestState:
 
 
 class RequestPipeline:
-    """The ASGI application; see the module.
+    """The ASGI application: processes each request in the steps that the module's docstring lists.
 
     Args:
         fast_paths: asked in this order to answer a request instead of the framework.
-        column_fast_path: the fast path of a body that was received into memory.
+        column_fast_path: the fast path for columns, and the only one for a body that was received into its own buffer.
         cors: options of the framework's CORS middleware.
     """
 

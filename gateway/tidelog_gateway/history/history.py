@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from tidelog.model import TopicFigures
 
 POINTS: Final = 360
-"""Number of samples: one hour with one sample each 10 s."""
+"""Number of samples: one hour at the default of `ui_interval_s`, 10 s."""
 TOPICS_MAX: Final = 5_000
-"""Maximum number of topics with samples, 9 KB each; if there are more topics, the first ones by name."""
+"""Maximum number of topics with samples, 9 KB each; if there are more topics, the first ones by name are kept."""
 RATE_MS: Final = 30_000
 """Period over which a topic's rate is computed, if there are samples of that age."""
 
@@ -31,8 +31,8 @@ class GatewayCounters(NamedTuple):
         requests: HTTP requests answered.
         published: records acknowledged.
         delivered: records sent to readers.
-        publishes_below: number of HTTP publishes that took at most so many seconds,
-            by ascending bounds.
+        publishes_below: upper bound of the duration in seconds -> number of HTTP publishes that took at most that long,
+            by ascending bounds; `inf` counts all.
     """
 
     requests: float = 0
@@ -185,8 +185,8 @@ class GatewayPoint(NamedTuple):
         requests_per_s: HTTP requests answered.
         published_per_s: records acknowledged.
         delivered_per_s: records handed to readers.
-        publish_p50_ms: the histogram's upper bound of 50 % of the HTTP publishes; None without publishes.
-        publish_p99_ms: the histogram's upper bound of 99 % of the HTTP publishes; None without publishes.
+        publish_p50_ms: the lowest histogram bound that covers 50 % of the HTTP publishes; None without publishes.
+        publish_p99_ms: the lowest histogram bound that covers 99 % of the HTTP publishes; None without publishes.
     """
 
     requests_per_s: float
@@ -208,7 +208,10 @@ def _point(before: GatewayCounters, after: GatewayCounters, seconds: float) -> G
 
 
 def _quantile_ms(below: Mapping[float, float], share: float) -> float | None:
-    """Return the lowest finite bound in ms that covers a share of the observations; None without observations."""
+    """Return the lowest finite bound in ms that covers a share of the observations, or else the highest finite bound.
+
+    None without observations.
+    """
     total = max(below.values(), default=0)
     if total <= 0:
         return None

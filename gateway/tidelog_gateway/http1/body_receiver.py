@@ -1,8 +1,8 @@
 """A protocol that receives the rest of a body directly into its buffer, which saves two copies of a large body.
 
 The event loop's transport uses this protocol instead of the connection's from the first large body of columns on,
-until a request without one has been answered. Between two bodies it receives at most `HEAD_BYTES` at a time, so that
-little of the next body arrives together with its head and has to be copied. All other events are passed to the
+until a request without such a body has been answered. Between two bodies it receives at most `HEAD_BYTES` at a time, so
+that little of the next body arrives together with its head and has to be copied. All other events are passed to the
 connection.
 """
 
@@ -18,7 +18,7 @@ _NO_PLACE: Final = memoryview(b"")
 
 
 class DivertedConnection(Protocol):
-    """The connection whose body is received."""
+    """What `BodyReceiver` requires of the connection whose bodies it receives."""
 
     def data_received(self, data: bytes) -> None:
         """Take bytes that are not received into a body's buffer."""

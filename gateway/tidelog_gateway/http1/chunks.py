@@ -76,7 +76,8 @@ class ChunkedBody:
         if end < 0:
             if len(data) - at >= LINE_BYTES_MAX or b"\n" in data[at:]:
                 raise HeadError(
-                    f"invalid chunk size: its line ends in LF alone, or has more than {LINE_BYTES_MAX} bytes"
+                    f"the line with a chunk's size ends in LF alone, or has more than {LINE_BYTES_MAX} bytes; end it "
+                    "with CR LF"
                 )
             return None
         match = _SIZE.fullmatch(data, at, end)

@@ -24,9 +24,9 @@ class RepeatedHead(NamedTuple):
 
     Attributes:
         head: the parsed head.
-        raw: its bytes.
-        scope: of a request with this head, without the request's state.
-        notes: the application's notes about requests with this head.
+        raw: the bytes of the head.
+        scope: the ASGI scope of a request with this head, without the request's state.
+        notes: values that the application keeps for further requests with this head, such as the topic in its path.
     """
 
     head: Head
@@ -40,19 +40,20 @@ class RepeatedHead(NamedTuple):
 
 
 class EarlyBody:
-    """A body of known length, its memory and its reservation.
+    """A body of known length that is received before the task of its request begins.
 
     Args:
-        repeated: head of its request.
-        arrival: holds its length.
-        part: of the body, received with the head; the reservation counts it with the next part.
+        repeated: the head of the body's request.
+        arrival: the reservation of the body's length in the request budget.
+        part: the first bytes of the body, received together with the head. They are reported to `arrival` with the next
+            bytes.
 
     Attributes:
-        repeated: head of its request.
-        arrival: its reservation.
-        place: memory of its length.
-        arrived_bytes: the received part.
-        began_s: the time of the head, on the clock of `time.monotonic`.
+        repeated: the head of the body's request.
+        arrival: the reservation of the body's length in the request budget.
+        place: the buffer for the whole body.
+        arrived_bytes: number of bytes of the body that have been received.
+        began_s: when the head was received, on the clock of `time.monotonic`.
     """
 
     __slots__ = ("arrival", "arrived_bytes", "began_s", "place", "repeated")

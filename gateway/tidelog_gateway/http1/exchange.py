@@ -50,7 +50,7 @@ _default_lines: Final = _DefaultLines()
 
 
 class AnsweredConnection(Protocol):
-    """The part of a connection that an exchange uses."""
+    """What `Exchange` requires of its connection."""
 
     transport: asyncio.Transport
     flow: FlowControl
@@ -84,12 +84,13 @@ class Exchange:
     """One request and its answer.
 
     Args:
-        scope: the request.
-        connection: its connection.
-        keep_alive: whether the connection stays open after it.
+        scope: the request's ASGI scope.
+        connection: the connection on which the request arrived.
+        keep_alive: whether the connection stays open after the answer.
         expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
         more_body: whether the body is incomplete; the part that came with the head is in the scope's state.
-        early_arrival: the reservation of a body that is complete already, see `early_body`; `run` returns it.
+        early_arrival: the reservation of a body that is complete already, see `early_body`; it is returned to the
+            budget at the end of `run`.
 
     Attributes:
         disconnected: whether the client has disconnected.
@@ -234,7 +235,8 @@ class Exchange:
         Args:
             place: the buffer.
             came: see `collect`.
-            is_repeatable: whether the next body may be received without asking if its request has the same head.
+            is_repeatable: whether the body of the next request may be received before the application is called, if
+                that request has the same head.
 
         Raises:
             TimeoutError: `body_late` was called before the end.
@@ -270,8 +272,8 @@ class Exchange:
     async def collect(self, came: Callable[[int], None]) -> bytes | None:
         """Return the whole body; None if the client disconnects before.
 
-        The caller has reserved room for the whole body: parts are collected without waking the caller for each, and
-            reading is not paused.
+        The calling task has reserved memory for the whole body: parts are collected without waking the task for each,
+        and reading is not paused.
 
         Args:
             came: called for each part with the number of bytes received so far.
@@ -354,9 +356,9 @@ class Exchange:
         """Write a complete answer to any method but HEAD.
 
         Args:
-            status: of the answer.
-            fields: whole lines, without Content-Length and Connection.
-            body: of the answer.
+            status: status of the answer.
+            fields: lines of the answer's header fields, without Content-Length and Connection.
+            body: body of the answer.
         """
         flow = self._connection.flow
         if flow.write_paused and not self.disconnected:

@@ -48,11 +48,11 @@ class Head:
     """A request's head.
 
     Attributes:
-        method: as sent.
-        target: as sent.
+        method: the method as the client sent it.
+        target: the target as the client sent it: percent-encoded path and query.
         raw_version: `1.0` or `1.1`.
         headers: names in lower case, values without the white space around them.
-        length: of the body, or `CHUNKED`.
+        length: length of the body in bytes, or `CHUNKED`.
         keep_alive: whether the connection may stay open after the answer.
         expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
         upgrade: the protocol to which the connection is to switch, in lower case; empty without an upgrade.
@@ -163,7 +163,7 @@ def upgrade_fault(head: Head, behind: bytes) -> str | None:
 
 _SHOWN_BYTES: Final = 60
 """Maximum length of a value that a message quotes."""
-_ILLEGAL: Final = "the request line or a header field is invalid"
+_ILLEGAL: Final = "the head or the trailers begin with a space or a control character"
 _LF: Final = "a line ends in LF alone; end each with CR LF"
 _TWICE: Final = "the head has the body's length twice; send one Content-Length"
 
@@ -215,7 +215,9 @@ def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
         raise HeadError(_TWICE)
     if codings and (lengths or is_old):
         raise HeadError(
-            "the body has both Content-Length and Transfer-Encoding, or HTTP/1.0 with chunks; send one of them"
+            "HTTP/1.0 has no Transfer-Encoding; send Content-Length"
+            if is_old
+            else "the head has both Content-Length and Transfer-Encoding; send one of them"
         )
     if lengths:
         if not lengths[0].isdigit() or len(lengths[0]) > LENGTH_DIGITS_MAX:

@@ -18,8 +18,8 @@ def scope_of(
     """Return the scope of a request without its state.
 
     Args:
-        head: of the request.
-        server: address of the socket.
+        head: the request's head.
+        server: local address of the connection.
         client: address of the client.
         scheme: `http` or `https`.
     """

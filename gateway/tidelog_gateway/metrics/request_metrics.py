@@ -41,7 +41,7 @@ class _Series:
     """The requests of one method, route and status.
 
     Attributes:
-        times: of its method and route.
+        times: durations of the requests of its method and route, with any status.
     """
 
     __slots__ = ("count", "created_s", "times")

@@ -51,7 +51,7 @@ class MessageError(Exception):
 
 
 class Codec(Protocol):
-    """One subprotocol.
+    """What `Connection`, `Delivery` and `WsProtocol` require of a WebSocket subprotocol.
 
     Attributes:
         subprotocol: name in the handshake.

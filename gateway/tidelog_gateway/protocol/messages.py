@@ -51,7 +51,7 @@ TIMESTAMP_CHARS_MAX: Final = 40
 """Maximum length of a time in ISO 8601."""
 
 MESSAGE_BYTES_MIN: Final = 16 * KIB
-"""Lower limit of `max_message_bytes`; answers to requests, which it does not limit, are always shorter.
+"""Lower limit of `max_message_bytes`. Answers to requests, to which `max_message_bytes` does not apply, are always
 shorter."""
 
 Id = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
@@ -97,7 +97,7 @@ class Auth(_Message):
 
 
 class AtTime(_Message):
-    """A position by time: the first record that is not older."""
+    """A start position by time: the first record at or after it."""
 
     timestamp_ms: Annotated[int | None, Field(ge=0, le=TIMESTAMP_MS_MAX)] = None
     timestamp: Annotated[str | None, Field(max_length=TIMESTAMP_CHARS_MAX)] = None

@@ -110,7 +110,8 @@ def _parsed(message: pb.ClientMessage, now_us: int) -> Parsed:
     if name == "pub":
         pub = message.pub
         if not pub.records:
-            raise MessageError(request_id, invalid([{"pointer": "/pub/records", "detail": "has at least 1 record"}]))
+            detail = "must have at least 1 record"
+            raise MessageError(request_id, invalid([{"pointer": "/pub/records", "detail": detail}]))
         # The id and the topic are checked like those of every message; records are not converted to Python objects.
         checked = ClientMessage.model_validate(
             {"id": request_id, "pub": {"topic": pub.topic, "records": [{"value": ""}]}}

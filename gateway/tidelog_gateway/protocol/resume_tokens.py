@@ -106,8 +106,8 @@ def positions_in(token: str, scope: Scope) -> dict[int, int]:
     """Return the positions of a token: partition -> next offset, without partitions to be read from their beginning.
 
     Args:
-        token: as a client sent it.
-        scope: of the subscription that is to continue.
+        token: a token as a client sent it.
+        scope: scope of the subscription that is to continue.
 
     Raises:
         Problem: 422 `invalid_resume_token` if the token is damaged, of an unknown version, or of another topic or
@@ -137,7 +137,8 @@ def _checked(token: str) -> bytes:
         data = b""
     if data and data[0] != TOKEN_VERSION:
         raise _invalid(
-            f"its version is {data[0]}, and this gateway supports version {TOKEN_VERSION}; update this gateway"
+            f"its version is {data[0]}, and this gateway supports version {TOKEN_VERSION}; send the text exactly as a "
+            "gateway sent it, or update this gateway"
         )
     is_whole = len(data) > _HEAD.size + _CHECK.size
     if not is_whole or zlib.crc32(data[: -_CHECK.size]) != _CHECK.unpack(data[-_CHECK.size :])[0]:

@@ -40,18 +40,21 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     if not values:
         return None
     if len(values) > 1:
-        raise _no_key(f"the request has {len(values)} such headers; send one")
+        raise _no_key(f"is given {len(values)} times; send it once")
     key = values[0]
     if len(key) > KEY_CHARS_MAX:
-        raise _no_key(f"it must have at most {KEY_CHARS_MAX} characters, got {len(key)}")
+        raise _no_key(f"must have at most {KEY_CHARS_MAX} characters, got {len(key)}")
     if _KEY.fullmatch(key) is None:
         key_text = printable(key.decode("latin-1"), _SHOWN_CHARS_MAX)
-        raise _no_key(f"it must consist of printable ASCII characters, got {key_text!r}; use a UUID, for instance")
+        raise _no_key(
+            f"must be 1 to {KEY_CHARS_MAX} printable ASCII characters without spaces at the ends, such as a UUID, got "
+            f"{key_text!r}"
+        )
     return key
 
 
 def refuse_key(media_type: str) -> Problem:
-    """Return the 400 for a key with a body format whose records are published as they arrive."""
+    """Return the 400 for a key with a body in a format that does not support keys: JSON lines and Arrow."""
     return Problem(
         400,
         "idempotency_key_unsupported",
@@ -66,7 +69,7 @@ async def publish_keyed(
     """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
 
     Raises:
-        Problem: 422, the key belongs to another request; errors of `pace`.
+        Problem: 422, the key belongs to another request; also those that `pace` raises.
         TidelogError: all records failed with the same error.
     """
     caller = gateway.caller
@@ -101,8 +104,8 @@ def reused() -> Problem:
     return Problem(
         422,
         "idempotency_key_reused",
-        "this Idempotency-Key was used with another body, media type or query for this topic; no record of this "
-        "request is stored. Use a new key for each request, and repeat a request unchanged",
+        "this Idempotency-Key was used with another body, media type, query or ce- header for this topic; no record of "
+        "this request is stored. Use a new key for each request, and repeat a request unchanged",
     )
 
 
@@ -117,4 +120,4 @@ def unsupported_by_websockets() -> Problem:
 
 
 def _no_key(why: str) -> Problem:
-    return Problem(400, "idempotency_key_invalid", f"Idempotency-Key is not valid: {why}")
+    return Problem(400, "idempotency_key_invalid", f"the header Idempotency-Key {why}")

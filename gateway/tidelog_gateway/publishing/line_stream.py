@@ -56,8 +56,8 @@ class LineStream(Response):
     """The answer to a body of JSON lines.
 
     Args:
-        request: its body has not been read.
-        topic: exists, and the caller may write to it.
+        request: the request, whose body has not been read.
+        topic: the topic, which exists, and to which the caller may write.
         receipts: whether stored lines are answered, or errors only.
         arrival: the stream's reservation in the request budget.
     """
@@ -209,7 +209,10 @@ class LineStream(Response):
             self._next_line = some[-1].number + 1
             self._faults += len(parsed.faults)
             if self._faults >= FAULTS_MAX:
-                detail = f'{self._faults} lines are invalid: each line is one record in JSON, such as {{"value": "x"}}'
+                detail = (
+                    f"the stream ends after {self._faults} invalid lines; each line must be one record in JSON, such "
+                    'as {"value": "x"}'
+                )
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
@@ -223,7 +226,10 @@ class LineStream(Response):
                 while not self._arrival.hold(self._group_bytes + self._lines.held_bytes):  # noqa: ASYNC110
                     await asyncio.sleep(ROOM_LOOK_S)
         except TimeoutError as error:
-            detail = "the request budget is used up by other bodies and messages; send the rest again later"
+            detail = (
+                "the request budget, or this caller's share of it, has no room for the next lines; send the rest again "
+                "later"
+            )
             raise Problem(429, "overloaded", detail, retryable=True) from error
 
     def _too_long(self, number: int) -> Problem:

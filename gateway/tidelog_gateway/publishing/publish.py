@@ -95,8 +95,8 @@ async def find_topic(gateway: Gateway, topic: str) -> None:
     """Check that a topic exists before its records are read.
 
     Raises:
-        TidelogError: it does not exist, or no node answers.
-        ProtocolError: its name is invalid.
+        TidelogError: the topic does not exist, or no node answers.
+        ProtocolError: the topic's name is invalid.
     """
     check_topic_name(topic)
     async with gateway.producers.use(topic) as place:

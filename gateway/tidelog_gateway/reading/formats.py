@@ -33,7 +33,7 @@ _CSV_OPTIONS: Final = csv.WriteOptions(include_header=False, quoting_style="need
 
 
 class RecordFormat(Protocol):
-    """Encoder of one body; `begin`, `rows` and `end` are called in this order.
+    """What `RecordsBody` requires of an encoder of one body; `begin`, `rows` and `end` are called in this order.
 
     Attributes:
         slice_bytes, slice_records: limits of one call of `rows`.

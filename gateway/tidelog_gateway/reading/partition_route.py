@@ -59,10 +59,12 @@ NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
 does not transfer megabytes. If it is too low, the answer has fewer records."""
 
 WAITING_BYTES: Final = 16 * KIB
-"""Bytes that a request that waits for records requests from the node and reserves in the response budget."""
+"""Bytes that a request that waits for records requests from the node; it reserves twice as many in the response
+budget."""
 
 LOOK_S: Final = 1.0
-"""How long a request without `wait_ms` scans the log for matching records."""
+"""How long a request scans the log for matching records, before it answers or, with `wait_ms`, waits; also how long a
+read of all partitions of a topic fetches records for one response."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
@@ -286,8 +288,9 @@ async def fetch_matching(
 ) -> ReadResult:
     """Fetch from (topic, partition, offset).
 
-    A wait ends when the process stops, the caller's credentials end, or the client disconnects. Matching records are
-    searched for `wait_ms`, or for `LOOK_S` without it; the answer has the end of the searched range in any case.
+    Matching records are searched for up to `LOOK_S`; with `wait_ms` one more request then waits up to that long at a
+    node. The answer has the end of the searched range in any case. A wait ends when the process stops, the caller's
+    credentials end, or the client disconnects.
 
     Raises:
         Problem: 410 or 422, the offset does not exist; 503, the response budget was exhausted for too long; 401, the

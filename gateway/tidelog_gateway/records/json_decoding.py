@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from tidelog.cluster.trace_contexts import current
 from tidelog.produce.open_batch import RecordLists
-from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
+from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, shown, validation_errors
 from tidelog_gateway.requests.first_faults import list_faults
 from tidelog_gateway.requests.repeated_members import VALUES_OF_RECORDS, refuse_repeats, refuse_repeats_in
 from tidelog_proto.batch.record_batch import columns_of
@@ -193,10 +193,10 @@ def records_of(
     """Convert validated records into lists.
 
     Args:
-        records: validated.
+        records: validated records.
         raw_records: finds the bytes of their values.
-        now_us: the timestamp of records without one when others of the request have one.
-        path: of the list in the message, for errors.
+        now_us: the timestamp of records that have none, if another record of the request has one.
+        path: path of the list in the message, for the pointers of errors.
 
     Raises:
         Problem: 422 when a value, key or header does not fit its encoding.
@@ -273,7 +273,8 @@ def _header(item: Sequence[str | None]) -> tuple[str, bytes | None]:
     if name is None:
         raise ValueError("the name of a header must not be null")
     if encoding not in {"utf8", "base64"}:
-        raise ValueError("the third item of a header must be its value's encoding, utf8 or base64")
+        detail = "the third item of a header must be the value's encoding, utf8 or base64"
+        raise ValueError(f"{detail}, got {shown(encoding)}")
     return name, None if value is None else _ENCODERS[encoding](value)
 
 
@@ -281,7 +282,7 @@ def _tags(records: Sequence[JsonRecord], path: Sequence[str | int], faults: list
     tags = [record.get("tag") for record in records]
     for index, tag in enumerate(tags):
         if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-            text = f"a tag has at most {TAG_BYTES_MAX} bytes"
+            text = f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}"
             faults.append({"pointer": pointer([*path, index, "tag"]), "detail": text})
     return tags
 

@@ -206,8 +206,8 @@ def json_array(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: in
 
     Args:
         columns: canonical columns.
-        offsets: of each record.
-        timestamp_us: timestamp of records without one.
+        offsets: the offset of each record.
+        timestamp_us: timestamp of records without one of their own.
     """
     if not _TEMPLATE_COLUMNS.issuperset(columns.schema.names):
         return orjson.dumps(rows_of(columns, offsets, timestamp_us))

@@ -20,9 +20,9 @@ def list_faults(items: Sequence[Any], adapter: TypeAdapter[Any], path: Sequence[
     """Return the first faults of items, as `body_faults` does.
 
     Args:
-        items: as they were parsed.
+        items: parsed items that have not been validated.
         adapter: validates an item.
-        path: of the list in the body.
+        path: path of the list in the body.
     """
     faults: list[dict[str, str]] = []
     for index, item in enumerate(items):

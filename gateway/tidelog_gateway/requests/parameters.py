@@ -27,7 +27,7 @@ TagQuery = Annotated[
 
 
 _INTEGER: Final = re.compile(r"[0-9]+|-0*[1-9][0-9]*")
-INTEGER_DETAIL: Final = "is not an integer in decimal digits, without a plus sign, spaces, underscores or a fraction"
+INTEGER_DETAIL: Final = "must be an integer in decimal digits, without a plus sign, spaces, underscores or a fraction"
 
 
 def is_integer(text: str) -> bool:

@@ -72,7 +72,7 @@ def refuse_repeats_in(text: bytes, decoded: object, *, opaque: Opaque) -> None:
 
     Args:
         text: JSON that was validated.
-        decoded: as of `may_repeat`.
+        decoded: the decoded text, with the same members.
         opaque: the path of values that are not interpreted.
 
     Raises:
@@ -108,12 +108,12 @@ def parse_pairs(text: bytes, members_of: Callable[[list[tuple[str, Any]]], Membe
     """Return a JSON text with each object as `Members`, which is a tuple, and each number as a string.
 
     Args:
-        text: in UTF-8.
-        members_of: makes an object of its members.
+        text: JSON in UTF-8.
+        members_of: converts the members of an object to `Members`.
 
     Raises:
-        ValueError: it is not JSON.
-        RecursionError: it nests too deeply.
+        ValueError: the text is not JSON.
+        RecursionError: the text is nested too deeply.
     """
     return json.loads(
         text, object_pairs_hook=members_of, parse_int=str, parse_float=str, parse_constant=str, strict=False

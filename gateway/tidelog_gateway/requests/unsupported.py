@@ -78,7 +78,7 @@ def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
         raise Problem(
             406,
             "not_acceptable",
-            f"answers are {' or '.join(offered)}, which Accept: {accepted} excludes",
+            f"answers are {' or '.join(offered)}, which Accept: {accepted} excludes; accept one of them",
             extra={"offered": list(offered)},
             headers={"Vary": "Accept"} if len(offered) > 1 else {},
         )
@@ -120,7 +120,8 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
     """Refuse unknown query parameters, and repeated ones.
 
     Args:
-        given: by the request.
+        given: parameters of the request.
+        known: names of the parameters of the route.
         lists: names of parameters that may be repeated.
 
     Raises:

@@ -51,6 +51,7 @@ class GatewayServer(uvicorn.Server):
         self.on_started: Callable[[], None] = lambda: None
         """Called at the end of the start, before `on_ready`."""
         self.on_ready: Callable[[], None] = partial(print_ready, http_port)
+        """Called when the server accepts connections."""
         self.on_stopping: Callable[[], None] = lambda: None
         """Called at the beginning of a stop."""
         self.on_stopped: Callable[[], Awaitable[None]] = _no_more
@@ -125,7 +126,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
     """Return the server for an application; `await server.serve(sockets=[listener])` runs it.
 
     Raises:
-        SettingsError: its certificate cannot be used.
+        SettingsError: the gateway's certificate cannot be used.
     """
     tls = GatewayTls.of(settings, getattr(app.state, "turns", None))
     protocol = http_protocol_class(
@@ -162,11 +163,11 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
 
 
 def serve(settings: GatewaySettings, context: Context | None = None) -> None:
-    """Serve until a signal; `context` is the gateway's identity at nodes, by default that of the environment.
+    """Serve until a signal; `context` has the gateway's own credentials, by default those of the environment.
 
     Raises:
         OSError: the address cannot be bound.
-        SettingsError: its certificate cannot be used.
+        SettingsError: the gateway's certificate cannot be used.
     """
     listener = listen(settings)
     with contextlib.closing(listener):

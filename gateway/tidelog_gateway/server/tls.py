@@ -25,8 +25,8 @@ class GatewayTls:
     """The TLS of the gateway's connections.
 
     Args:
-        timeout_s: of a handshake.
-        turns: fair scheduler of the process.
+        timeout_s: maximum duration of a handshake.
+        turns: fair scheduler of the process's work.
 
     Raises:
         SettingsError: the files cannot be used.
@@ -50,7 +50,12 @@ class GatewayTls:
     def _not_encrypted(self, error: TlsError) -> None:
         seldom = self._seldom.get(type(error))
         if seldom is not None:  # Other failures are normal: health checks, for example, close during the handshake.
-            seldom.say("TLS handshake with a client failed: %s; check the client's trusted CAs and TLS version", error)
+            remedy = (
+                "use https:// or wss:// in the client's URL"
+                if isinstance(error, NotTlsError)
+                else "check the client's trusted CAs and TLS version"
+            )
+            seldom.say("TLS handshake with a client failed: %s; %s", error, remedy)
 
     @classmethod
     def of(cls, settings: GatewaySettings, turns: Turns | None = None) -> Self | None:

@@ -37,7 +37,8 @@ PINGS_PAUSE_S: Final = 0.05
 """Pause of reading after `PINGS_PER_TURN` pings, as a rate limit."""
 
 UNCOUNTED_BYTES: Final = 16 * KIB
-"""Minimum number of waiting bytes that is counted in the budget, because many connections have a few for a moment."""
+"""Up to this many waiting bytes of a connection are not counted in the request budget, because many connections have a
+few for a moment."""
 
 FRAGMENTS_MAX: Final = 1024
 """Maximum number of fragments of one message; browsers send a few per megabyte."""

@@ -90,7 +90,7 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
 ) -> Response:
     """Stream the records of every partition, from a position or as they are published.
 
-    `Last-Event-ID` takes precedence over the start in the URL: a browser that reconnects sends both.
+    The header `Last-Event-ID` takes precedence over the start in the URL: a browser that reconnects sends both.
     """
     if from_ is not None and timestamp is not None:
         raise invalid([{"parameter": "from", "detail": "from and timestamp exclude each other: send one of them"}])

@@ -71,7 +71,8 @@ def _without_traceback(error: BaseException) -> BaseException:
 
 def _no_room() -> Problem:
     detail = (
-        "the gateway's response budget is exhausted, so no records can be read for this member: subscribe again later"
+        "the response budget, or this connection's share of it, has no room for the records of this member, which has "
+        "left its group: subscribe again later"
     )
     return Problem(503, "overloaded", detail, retryable=True)
 

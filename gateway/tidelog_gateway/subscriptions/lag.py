@@ -97,7 +97,7 @@ class Lag:
     def _problem(self, worst: Behind) -> Problem:
         partition, position, end = worst
         detail = (
-            f"partition {partition}: position {position} is {end - position} records below the end {end}, more than "
+            f"partition {partition}: position {position} is {end - position} offsets before the end {end}, more than "
             f'max_lag_records = {self._max_records}; connect again and resume, or set "on_lag":"skip" to continue at '
             "the end"
         )

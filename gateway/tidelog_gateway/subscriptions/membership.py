@@ -86,7 +86,8 @@ class Membership:
         try:
             held = await self._consumer.commit(positions, note=note)
         except ClosedError as error:
-            raise MemberFencedError("this subscription has left its group; nothing was committed") from error
+            text = "this subscription has left its group, and nothing was committed; subscribe again"
+            raise MemberFencedError(text) from error
         self._committed.update(offsets)
         self._has_committed.set()
         return {where.partition: position for where, position in held.items()}
@@ -145,5 +146,5 @@ class Membership:
 
 
 def start_of(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | datetime:
-    """Return the start of a group without committed offsets."""
+    """Return where a group without committed offsets begins, in the form that `Client.consumer` accepts."""
     return start.moment if isinstance(start, AtTime) else start

@@ -1,4 +1,4 @@
-"""Sender of a WebSocket's messages, one at a time, each counted in the budget for outgoing data.
+"""Sender of a WebSocket's messages, one at a time, each counted in the response budget.
 
 A message is built only after most of the previous ones have left the transport, so a connection holds one message,
 regardless of the number of its subscriptions. The maximum size of a message is reserved before it is built; its actual
@@ -28,7 +28,7 @@ class SlowClientError(Exception):
 
 
 class MessageSender(Protocol):
-    """Sends messages of subscriptions over a connection: a WebSocket or an event stream."""
+    """What `Delivery` requires of the sender of its connection, which is a WebSocket or an event stream."""
 
     outlet: ConnectionOutput
 

@@ -34,7 +34,7 @@ async def authenticate_handshake(socket: WebSocket, own: Gateway, using: AsyncEx
 
     Args:
         socket: a WebSocket that was not accepted yet.
-        own: the gateway with its own identity; returned for all callers if authentication is off.
+        own: the gateway with its own credentials; returned for all callers if authentication is off.
         using: keeps the caller in use while the WebSocket is open.
 
     Raises:
@@ -66,7 +66,8 @@ async def authenticate_message(socket: WebSocket, own: Gateway, codec: Codec, us
             raise unauthenticated(_AUTH_REQUIRED)
         gateway = await _authenticated(socket, _credentials_of(message.auth), using)
     except TimeoutError:
-        await _refuse(socket, own, codec, number, unauthenticated(_AUTH_REQUIRED))
+        late = f"no message has arrived within {own.settings.head_timeout_s:g} s; {_AUTH_REQUIRED}"
+        await _refuse(socket, own, codec, number, unauthenticated(late))
         return None
     except Problem as problem:
         await _refuse(socket, own, codec, number, problem)

@@ -227,7 +227,7 @@ class Connection:
         """Start a publish; wait, and so stop reading messages, while too many publishes are unanswered."""
         budget = self._gateway.budget
         if not budget.take(size_bytes):
-            detail = "the gateway's budget for publishes is exhausted: publish again later"
+            detail = "the request budget is used up by other bodies and messages: publish again later"
             problem = Problem(429, "overloaded", detail, retryable=True)
             await self._send(error_message(action.id, problem))
             return

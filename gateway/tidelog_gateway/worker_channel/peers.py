@@ -47,7 +47,7 @@ class Peers:
         control: the socket to the parent.
 
     Attributes:
-        duties: the newest ones.
+        duties: those that the parent has sent last.
         registry: the metrics of this worker.
         on_duties: called when the duties have changed.
         on_sample: called with each sample of another worker.
@@ -109,7 +109,7 @@ class Peers:
                 return await asyncio.shield(self._merged)
         except TimeoutError:
             self._merged = None
-            detail = f"the gateway's parent process has not answered within {MERGED_TIMEOUT_S:g} s; try again"
+            detail = f"the gateway's parent process has not sent the metrics within {MERGED_TIMEOUT_S:g} s; try again"
             raise Problem(503, "not_ready", detail, retryable=True) from None
 
     def share(self, sample: bytes) -> None:

@@ -73,7 +73,7 @@ class _WorkerSlot:
     """The state of one worker number.
 
     Attributes:
-        worker: the running process; None without one.
+        worker: the running process; None while none runs.
         failures: number of consecutive early ends.
         start_at: when the next process is started, of `time.monotonic`.
     """
@@ -89,8 +89,8 @@ class Parent:
     """The parent process.
 
     Args:
-        settings: of the whole gateway.
-        context: the gateway's identity at nodes; None: that of the environment.
+        settings: settings of the whole gateway.
+        context: has the gateway's own credentials; None: those of the environment.
         listeners: one for each worker.
         ready: called when all workers serve.
     """
@@ -224,7 +224,9 @@ class Parent:
         try:
             worker = WorkerProcess(slot.number, self._listeners, self._lifeline)
         except OSError as error:  # out of processes, descriptors or memory
-            log.error("worker %d cannot be started, trying again: %s", slot.number, error.strerror)  # noqa: TRY400 - one line
+            next_step = "trying again" if self._serving() else "stopping the gateway, because no other worker serves"
+            why = error.strerror
+            log.error("worker %d cannot be started: %s; %s", slot.number, why, next_step)  # noqa: TRY400 - one line
             if not self._serving():
                 self._stop(1)
             self._wait_longer(slot)

@@ -33,7 +33,8 @@ class WorkerProcess:
         is_ready: whether it has reported that it accepts connections.
         is_stopping: whether it has reported that it will end.
         ticks: seconds since the last heartbeat or, before it is ready, since the start.
-        figures: its last metrics.
+        served_ticks: seconds for which it has accepted connections and sent heartbeats.
+        metrics: its last metrics.
     """
 
     def __init__(self, number: int, listeners: Sequence[socket.socket], lifeline: int) -> None:

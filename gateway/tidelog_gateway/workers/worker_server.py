@@ -20,7 +20,7 @@ class WorkerServer:
 
     Args:
         listeners: the listening sockets of all workers.
-        own: the index of its own one.
+        own: the index of this worker's own socket in `listeners`.
     """
 
     def __init__(self, server: GatewayServer, peers: Peers, listeners: Sequence[socket.socket], own: int) -> None:
@@ -75,7 +75,7 @@ def serve_as_worker(
     """Serve until a signal.
 
     Raises:
-        SettingsError: its certificate cannot be used.
+        SettingsError: the gateway's certificate cannot be used.
     """
     peers = Peers(control, settings.workers)
     app = create_app(settings, opener=partial(open_client, context=context), peers=peers)

@@ -46,7 +46,8 @@ def worker_settings_of(settings: GatewaySettings) -> GatewaySettings:
             continue
         shares[name] = value // workers
         if shares[name] < needed:
-            why = ", body_bytes_max or ws_message_bytes_max" if name == "in_flight_bytes_max" else ""
+            is_budget = name == "in_flight_bytes_max"
+            why = " (the larger of body_bytes_max and ws_message_bytes_max)" if is_budget else ""
             raise SettingsError(
                 f"gateway.{name}: {value} is too low for {workers} workers, each of which needs {needed}{why}; "
                 f"set {name} to at least {needed * workers}, or use fewer workers"

@@ -49,11 +49,11 @@ class ClientPlan:
     """The parameters of the benchmark.
 
     Attributes:
-        records: for each loop in a round.
+        records: number of records that each loop publishes or reads in a round.
         size_bytes: size of a value.
-        partitions: partitions of each topic.
+        partitions: number of partitions of each topic.
         rounds: number of rounds.
-        flush: of the topics.
+        flush: the `flush` setting of the topics.
         kafka: HOST:PORT of a broker to compare with, or None.
         data: directory for temporary files.
     """
@@ -83,7 +83,7 @@ class LoopResult:
 
     @property
     def ratio(self) -> float | None:
-        """Median of the rounds' ratios of our rate to Kafka's, above 1 if ours is higher; None without Kafka."""
+        """Median over the rounds of Tidelog's rate divided by Kafka's; None without a Kafka broker."""
         pairs = list(zip(self.runs, self.kafka_runs, strict=False))
         return statistics.median(mine.per_s / other.per_s for mine, other in pairs) if pairs else None
 
@@ -106,7 +106,7 @@ def _figures(runs: Sequence[Timed]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ClientResult:
-    """The results of all loops."""
+    """The measured runs of each loop; `kafka_version` is that of confluent-kafka, None without a Kafka broker."""
 
     plan: ClientPlan
     kafka_version: str | None = None

@@ -21,7 +21,7 @@ from tidelog_loadtest.measure.product import WrongCountError
 TOGETHER: Final = 1_000
 """Number of sends per `asyncio.gather`."""
 ONE_BY_ONE_MAX: Final = 2_000
-"""Number of records for loops that wait for each record, which are too slow for all records."""
+"""Maximum number of records of a loop that waits for each record: it would take too long for all records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ async def _put_keyed(producer: Producer, records: Records) -> None:
 
 
 def _noted(receipt: Receipt | None, error: TidelogError | None) -> None:
-    """Count a delivery with minimal work in the callback."""
+    """Ignore a delivery: the loop measures the cost of a callback, not of its work."""
 
 
 async def _put_with_callback(producer: Producer, records: Records) -> None:

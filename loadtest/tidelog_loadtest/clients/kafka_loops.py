@@ -1,4 +1,4 @@
-"""The same loops around confluent-kafka, against an existing Kafka broker.
+"""The loops of `client_loops` around confluent-kafka, against an existing Kafka broker.
 
 confluent-kafka is imported on demand: it is not a dependency of the project. Its calls block, so call these functions
 in a thread.
@@ -51,7 +51,7 @@ class KafkaLoops:
         return str(self._library.__version__)
 
     def counterpart(self, loop: str) -> str | None:
-        """Return the name of the counterpart of a loop of ours, or None if it has none."""
+        """Return the name of the Kafka call that corresponds to a loop of `client_loops`; None if there is none."""
         if loop in READING:
             return "consume()"
         if loop == ONE_BY_ONE:
@@ -87,7 +87,7 @@ class KafkaLoops:
                 return name
             if time.monotonic() >= give_up:  # right after its start, a broker may not list its topics yet
                 raise CommandFailed(
-                    f"the broker at {self._bootstrap} did not create the topic: {refused or topic.error}"
+                    f"the broker at {self._bootstrap} did not create the topic {name}: {refused or topic.error}"
                 )
             time.sleep(LOOK_S)
 
@@ -97,7 +97,7 @@ class KafkaLoops:
         admin.delete_topics([name], request_timeout=ANSWER_S)[name].exception(2 * ANSWER_S)
 
     def run(self, loop: str, topic: str, records: Records) -> Timed:
-        """Run the counterpart of a publish loop of ours.
+        """Run the counterpart of a publish loop of `client_loops`.
 
         Raises:
             WrongCountError: not all records were acknowledged.

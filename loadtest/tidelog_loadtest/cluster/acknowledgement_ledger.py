@@ -23,7 +23,7 @@ from tidelog_loadtest.measure.product import WrongCountError
 
 NUMBER_BYTES: Final = 8
 PROGRESS_S: Final = 30.0
-"""Time limit for reading the acknowledged records of a partition; missing ones then count as lost."""
+"""Maximum time without a batch while acknowledged records of a partition are missing, which then count as lost."""
 _WAIT_MS: Final = 200
 
 Numbers = npt.NDArray[np.uint64]
@@ -87,9 +87,9 @@ async def audit(client: Client, topic: str, ledger: Ledger, starts: Mapping[int,
 
     Args:
         client: connected to the cluster.
-        topic: its name.
+        topic: the topic's name.
         ledger: the acknowledged records.
-        starts: partition to the offset to start reading at.
+        starts: partition -> the offset from which it is read.
 
     Returns:
         The counts over all partitions, and the end offset of each partition.

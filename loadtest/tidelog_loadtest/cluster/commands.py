@@ -38,7 +38,7 @@ class OneFlushChoice(StrEnum):
 
 
 class Shown(Protocol):
-    """A result that can be printed."""
+    """What `show` requires of the result of a benchmark."""
 
     def document(self, environment: Environment) -> dict[str, object]:
         """Return the object that `--json` prints."""

@@ -41,7 +41,7 @@ Fault = Literal["kill", "cut"]
 MEASURED: Final = 0
 LOADED_PARTITIONS_MAX: Final = 4
 TAKEOVER_S: Final = 60.0
-"""Timeout without an acknowledgement, after which the benchmark fails."""
+"""Timeout for the first acknowledgement and for the new owners; the benchmark fails after it."""
 LOAD_GOES_ON_S: Final = 0.5
 _TOPIC: Final = "bench-failover"
 _NS_PER_MS: Final = 1_000_000
@@ -49,7 +49,10 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FailoverPlan:
-    """The parameters of the benchmark. `lead_s`: load before the fault; `records_per_s`: for each loaded partition."""
+    """The parameters of the benchmark.
+
+    The load lasts `lead_s` before the fault, with `records_per_s` on each loaded partition.
+    """
 
     nodes: int = 3
     rounds: int = 20
@@ -69,7 +72,10 @@ class FailoverPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fault. Times start at the signal; `owned` is the number of partitions that the node owned."""
+    """One fault: `owned` is the number of partitions that the failed node owned.
+
+    `first_ack_ms` and `all_partitions_ms` start at the signal that stops the node, `healed_s` at the node's restart.
+    """
 
     node_id: str
     owned: int
@@ -255,8 +261,8 @@ class _Rounds:
                 return await awaited
         except TimeoutError:
             raise CommandFailed(
-                f"no publish acknowledged, or a partition without an owner, for {TAKEOVER_S:.0f} s "
-                f"({load.failed} sends failed: last error: {load.last_error or 'none'})"
+                f"for {TAKEOVER_S:.0f} s no publish was acknowledged, or a partition had no new owner ({load.failed} "
+                f"sends failed; last error: {load.last_error or 'none'})"
             ) from None
 
 

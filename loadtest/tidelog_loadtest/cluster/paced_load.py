@@ -23,14 +23,14 @@ SENDS_UNDER_WAY: Final = 4
 
 
 class Load:
-    """Publishes while the context (`async with`) is active. On exit all pending sends complete first.
+    """Publishes while the context (`async with`) is active. An exit without an error waits for all pending sends.
 
     Args:
         client: connected to the cluster.
-        topic: its name.
+        topic: the topic's name.
         ledger: creates the records and stores their acknowledgements.
         partitions: partitions 0 to `partitions - 1` get records.
-        records_per_s: per partition.
+        records_per_s: rate of each partition.
 
     Attributes:
         failed: number of sends that failed; their records count as not acknowledged.
@@ -71,7 +71,7 @@ class Load:
         await self._producer.abort()
 
     async def first_ack(self, partition: int, appended_after_us: int) -> int:
-        """Return the time (perf_counter_ns) of the first acknowledgement of records appended after `since_us`.
+        """Return the time (perf_counter_ns) of the first acknowledgement of records that are appended after a time.
 
         The time of the append counts, so that an acknowledgement in transit at the fault is not taken for a later one.
         """

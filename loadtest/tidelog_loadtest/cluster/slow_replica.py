@@ -229,7 +229,7 @@ async def slow_replica(plan: SlowPlan, tell: Tell = say_nothing) -> SlowResult:
 
 
 async def warmed(enough_bytes: int, publish: Callable[[float], Awaitable[Run]]) -> int:
-    """Publish in rounds until `warm_bytes` are written, at most `WARM_ROUNDS_MAX` rounds; return the bytes written."""
+    """Publish in at most `WARM_ROUNDS_MAX` rounds until `enough_bytes` are written; return the bytes written."""
     moved_bytes = rounds = 0
     while moved_bytes < enough_bytes and rounds < WARM_ROUNDS_MAX:
         moved_bytes += (await publish(WARM_ROUND_S)).length_bytes

@@ -1,12 +1,12 @@
 """The probes of live delivery: a WebSocket server that writes frames to all clients and does nothing else.
 
-It is uvicorn with the event loop and the protocol of the gateway. A connection, the feed, determines the frames,
-without credits, positions or limits.
+It is uvicorn with the event loop and the protocol of the gateway. One connection, the feed, determines the frames that
+all others receive, without credits, positions or limits.
 
-- A client of `/feed` sends `relay TEXT`: the text is broadcast once.
-- It sends `repeat RATE COUNT TEXT`: the text is broadcast COUNT times, RATE times a second, from memory.
-- A connection to the second port sends what a node sends to a gateway, frames with a MESSAGE_EVENT and a record batch.
-  Each becomes one JSON text (`Translator`).
+- The text `relay TEXT` on a WebSocket to `/feed` is broadcast once.
+- The text `repeat RATE COUNT TEXT` on it is broadcast COUNT times, RATE times a second, from memory.
+- A TCP connection to the second port sends what a node sends to a gateway: frames with a MESSAGE_EVENT and a record
+  batch. Each frame becomes one JSON text (`Translator`).
 """
 
 from __future__ import annotations

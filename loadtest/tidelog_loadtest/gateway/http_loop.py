@@ -119,7 +119,7 @@ async def closed_loop(port: int, *requests: bytes, connections: int, seconds: fl
     Several requests are distributed over the connections in turn.
 
     Raises:
-        CommandFailed: a response is not 200, or a connection ends.
+        CommandFailed: the status of a response is neither 200 nor 204, or a connection ends.
     """
     load = _Load(connections, seconds, None)
     began = time.perf_counter()
@@ -131,7 +131,7 @@ async def answer_to(port: int, request: bytes) -> bytes:
     """Send a request once and return the body of the response.
 
     Raises:
-        CommandFailed: the status is not 200 or 204.
+        CommandFailed: the status is neither 200 nor 204, or the connection ends.
     """
     load = _Load(1, 0.0, 1)
     await _run(load, port, [request], 1)

@@ -37,7 +37,7 @@ class IdleResult:
 
     Attributes:
         memory_bytes: growth of the gateway's private memory.
-        per_connection_bytes: that growth divided by the number of connections.
+        per_connection_bytes: `memory_bytes` divided by the number of connections.
         cpu_ms_s: processor time of the idle gateway in ms per second.
     """
 
@@ -97,7 +97,7 @@ async def measure_idle(surface: Surface, connections: int, seconds: float, direc
         surface: kind of subscription.
         connections: number of connections.
         seconds: duration of the measurement while all connections are idle.
-        directory: for the node's data.
+        directory: directory for the node's data.
 
     Raises:
         CommandFailed: a process did not start, or a connection was closed.

@@ -53,12 +53,13 @@ class LivePlan:
     """The parameters of a measurement of live delivery.
 
     Attributes:
-        sockets: that subscribe.
-        batch_records, size: records of a batch, and bytes of a value.
+        sockets: number of sockets that subscribe.
+        batch_records, size: number of records in a batch, and size of a value in bytes.
         rate: batches per second.
-        seconds: of one run.
-        rounds: runs of each side.
-        partitions: of the topic; batches go to each in turn.
+        seconds: duration of one run.
+        rounds: number of runs of the gateway and of each probe.
+        partitions: number of partitions of the topic; batches go to each in turn.
+        surface: the protocol of the subscriptions.
     """
 
     sockets: int = 100
@@ -76,9 +77,9 @@ class ProbeCost:
     """Processor time of one probe.
 
     Attributes:
-        name: of the probe, as in the description of this module.
-        us: microseconds per frame and socket; median of the rounds.
-        ratio: `us` divided by that of the gateway; median of the ratios of the rounds.
+        name: name of the probe, as in the description of this module.
+        us: processor time in µs per frame and socket; median of the rounds.
+        ratio: the probe's time divided by the gateway's; median of the ratios of the rounds.
     """
 
     name: str
@@ -91,8 +92,8 @@ class LiveResult:
     """Processor time of live delivery.
 
     Attributes:
-        gateway_us: microseconds per frame and socket; median of the rounds.
-        probes: the costs of the broadcasts that do nothing else.
+        gateway_us: the gateway's processor time in µs per frame and socket; median of the rounds.
+        probes: the costs of the probes, which only broadcast.
     """
 
     sockets: int
@@ -164,7 +165,7 @@ def _masked(text: str) -> bytes:
 
 
 async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
-    """Run the benchmark, alternating between gateway and probe.
+    """Run the benchmark, alternating between the gateway and the probes.
 
     Raises:
         CommandFailed: a process did not start, or not every frame arrived.
@@ -385,4 +386,6 @@ async def _arrived(sockets: list[_Counter], frames: int) -> None:
                 await asyncio.sleep(0.01)
     except TimeoutError:
         least = min(each.frames for each in sockets)
-        raise CommandFailed(f"only {least} of {frames} frames arrived: publish at a lower --rate") from None
+        raise CommandFailed(
+            f"a subscriber received only {least} of {frames} frames within {SETTLE_S:g} s: publish at a lower --rate"
+        ) from None

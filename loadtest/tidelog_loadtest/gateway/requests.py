@@ -4,7 +4,8 @@ Each workload has a request to the gateway and one to a probe (`http_probe`): a 
 same body, one that returns the same bytes from memory. For an Arrow body, the probe's process also publishes the same
 columns with the native client: once from memory, and once from the body of the same request. In each round gateway and
 probe run one after the other, in alternating order, in closed loops over the same number of connections. A ratio is the
-probe's figure divided by the gateway's, as median over the rounds: at 1 the gateway costs as much as the framework.
+gateway's speed as a share of the probe's, from the medians of both over the rounds: at 1 the gateway costs as much as
+the probe.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ class GatewayPlan:
 
     Attributes:
         connections: number of connections, each of which sends the next request after the answer to the last one.
-        rounds: how many.
-        seconds: each side's share of a round, for each workload.
-        size_bytes: of a value.
+        rounds: number of rounds.
+        seconds: duration of each side's run in a round, for each workload.
+        size_bytes: size of a value.
         parser: the HTTP parser of the probe's server.
-        flush: of the topic.
+        flush: the `flush` setting of the topics.
         data: directory for temporary files.
         only: run only workloads with this text in their name.
-        workers: of the gateway; more than one are compared with one, see `workers_bench`.
+        workers: number of worker processes of the gateway; two or more are compared with one, see `workers.py`.
     """
 
     connections: int = 32
@@ -93,7 +94,7 @@ class Figures:
 
 @dataclass(slots=True)
 class GatewayResult:
-    """See the module."""
+    """The figures of each workload and side, one entry per round; see the module."""
 
     plan: GatewayPlan
     figures: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class GatewayResult:
         return statistics.median(values)
 
     def ratio(self, workload: str, what: str) -> float:
-        """Return the gateway's speed as a share of the probe's."""
+        """Return the gateway's speed as a share of the probe's, from the medians over the rounds."""
         gateway, probe = (self.median(workload, side, what) for side in SIDES)
         return probe / gateway if what == "cpu_us" else gateway / probe
 

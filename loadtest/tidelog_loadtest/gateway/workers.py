@@ -36,7 +36,7 @@ STOP_S: Final = 10.0
 _WARM_SHARE: Final = 0.25
 CSV_ROWS: Final = 10_000
 CSV: Final = "publish 10,000 as CSV"
-"""Takes the gateway many times as long as its node and its clients, which leave it a second processor."""
+"""A request that takes the gateway much more processor time than its node and clients, which leave it a processor."""
 _FIGURES: Final = ("requests_per_s", "cpu_us", "node_us", "client_us")
 _SHOWN: Final = {
     "requests_per_s": "requests/s",

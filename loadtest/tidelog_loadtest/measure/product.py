@@ -52,9 +52,9 @@ async def produce_run(
 
     Args:
         client: connected to the node.
-        topic: its name; partition 0 is used.
+        topic: the topic's name; partition 0 is used.
         batches: canonical columns, all of the same encoded length.
-        batch_bytes: that length, for the rate in bytes.
+        batch_bytes: the encoded length of a batch, for the rate in bytes.
         budget: limit of the run.
         window: number of pending sends.
     """

@@ -80,7 +80,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class FairnessResult:
-    """The results of all stages."""
+    """The figures of each stage, one entry per round."""
 
     plan: FairnessPlan
     stretches: dict[str, list[Stretch]] = field(default_factory=dict)

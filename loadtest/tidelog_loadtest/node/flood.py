@@ -32,9 +32,9 @@ async def flood(port: int, frame: bytes, api_key: str, *, in_flight: int) -> Non
     """Flood over one connection until it is closed.
 
     Args:
-        port: of the node, on this machine.
+        port: port of the node, on this machine.
         frame: the request to send repeatedly.
-        api_key: credentials.
+        api_key: API key of the flooding principal.
         in_flight: number of pending requests.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -2,9 +2,9 @@
 
 published   keyed, tagged batches to a topic without indexes and to one with both, alternating in rounds
 looked up   the newest record of random keys in a topic with an index, once the node has indexed all of it
-compacted   a topic with `COMPACTED_KEYS` keys, or as many as asked for: rate of a compaction pass, and the latency of
-single publishes to another partition of the topic, with and without a pass
-probed      the limit probe of compaction: it reads the same files and groups as many keys by Arrow
+compacted   a topic with `compacted_keys` keys: the rate of a compaction pass, and the latency of single publishes to
+            another partition of the topic, with and without a pass
+probed      the limit probe of compaction: it reads the same files, and finds the last record of as many keys with Arrow
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOMENTS: Final = 5
 QUIET_S: Final = 3.0
 """Duration of the single publishes without a compaction pass."""
 INDEX_BEHIND_BYTES_MAX: Final = 4 << 20
-"""Bytes at the end of the log that a lookup itself reads into the index."""
+"""Maximum number of bytes at the end of the log that are not indexed when the lookups begin."""
 PROBE_READ_BYTES: Final = 4 << 20
 _MB: Final = 1_000_000
 

@@ -90,7 +90,7 @@ class Moment:
 
 @dataclass(slots=True)
 class ManyResult:
-    """The results of all steps; `rates` are medians over the rounds in records per second, by number of partitions."""
+    """The results of all steps; `rates` has the records per second of each round, by number of partitions."""
 
     plan: ManyPlan
     moments: list[Moment] = field(default_factory=list)

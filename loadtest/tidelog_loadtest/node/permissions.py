@@ -4,7 +4,7 @@ Two nodes run side by side, one without authentication and one with principals a
 published to them, alternating in short rounds; every second round starts with the other node. The figures are the
 processor time of node and client per publish, as medians over the rounds. Busy polling is disabled, since it would be
 counted. The client does the same work for both nodes, so the deviation of its ratio from 1 shows the error of the
-node's ratio. TLS is not used: `--secure` measures it.
+node's ratio. TLS is not used: the option `--secure` of `tidelog bench produce` measures it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PermissionsPlan:
 
     Attributes:
         records: publishes to each node per round, each after the acknowledgement of the previous one.
-        rules: number of permission rules of other principals.
+        rules: number of access rules for other principals.
         rounds: number of rounds.
         size_bytes: size of a value.
         flush: setting of both topics.
@@ -98,7 +98,7 @@ class PermissionsResult:
         """Return the costs as a table."""
         plan = self.plan
         table = Table(title=f"{plan.records:,} publishes per round, {plan.rounds} rounds, flush={plan.flush}")
-        for column in ("CPU a publish", "asks nobody", "asks", "ratio"):
+        for column in ("CPU a publish", "no authentication", "authentication", "ratio"):
             table.add_column(column, justify="left" if column == "CPU a publish" else "right")
         for what, name in (("node_us", "node"), ("client_us", "client")):
             figures = (f"{self.median(kind, what):.1f} µs" for kind in KINDS)
@@ -164,7 +164,7 @@ async def _side(plan: PermissionsPlan, directory: Path, kind: str, stack: AsyncE
 
 
 async def _admit(bootstrap: str, admin_key: str, plan: PermissionsPlan) -> str:
-    """Create the benchmark's API key and rule, and rules of other principals; return the key."""
+    """Create the benchmark's API key and rule, and rules for other principals; return the key."""
     async with Client(bootstrap, api_key=admin_key) as admin:
         for number in range(plan.rules):
             await admin.security.grant(

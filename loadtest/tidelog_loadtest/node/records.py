@@ -43,9 +43,9 @@ SENDS_UNDER_WAY: Final = 16
 READ_BYTES: Final = 4 * MIB
 """Approximate size of a fetch response."""
 RETENTION_BYTES: Final = 128 * MIB
-"""Size of a segment. Three replicas and the three files of the probe must stay below the limit from which the kernel
-writes dirty pages in the background (a tenth of the available memory by default): above it, the benchmark measures the
-disk, on either side."""
+"""Retention and segment size of the topic. Three replicas and the three files of the probe must stay below the limit
+from which the kernel writes dirty pages in the background (a tenth of the available memory by default): above it, the
+benchmark measures the disk, on either side."""
 PROBE_KEEP_BYTES: Final = 2 * RETENTION_BYTES
 """Size of the product's log with that retention: the active segment and the previous one."""
 WARM_BYTES: Final = 6 * PROBE_KEEP_BYTES

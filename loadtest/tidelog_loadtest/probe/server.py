@@ -101,7 +101,7 @@ class ProbeServer:
         """Abort all connections and wait until they are closed."""
         for transport in self.connected.values():
             transport.abort()
-        while self.connected:  # noqa: ASYNC110 - the loop is about to say so
+        while self.connected:  # noqa: ASYNC110 - the loop calls `connection_lost` in its next iterations
             await asyncio.sleep(0)
 
     def close(self) -> None:

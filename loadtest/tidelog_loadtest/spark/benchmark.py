@@ -64,7 +64,7 @@ RATIOS: Final = (
     ("scan", "tuples", 6.0),
     ("write", "rows", None),
 )
-"""Compared rates and their targets."""
+"""Pairs of jobs whose rates are compared, with the target of the ratio; None for no target."""
 WRITE_AIM: Final = 1_500_000
 """Target of the job `write`, in rows per second."""
 SHARE: Final = {"tuples": 10, "offset": 100}
@@ -116,7 +116,7 @@ class Spent:
 
 @dataclass(slots=True)
 class SparkResult:
-    """The results of all jobs."""
+    """The measured runs of each job."""
 
     plan: SparkPlan
     runs: dict[str, list[Spent]] = field(default_factory=dict)

@@ -58,7 +58,7 @@ class EmptyReader(DataSourceReader):
 
 
 def rows_of(schema: pa.Schema, count: int, size_bytes: int) -> pa.RecordBatch:
-    """Return rows with values of `size` bytes, no keys, and the other columns of a topic."""
+    """Return rows with values of `size_bytes` bytes, no keys, and the other columns of a topic."""
     offsets = np.arange(count + 1, dtype=np.int32) * size_bytes
     data = np.random.default_rng(1).bytes(size_bytes * count)
     columns: dict[str, Any] = {

@@ -24,7 +24,7 @@ SETTLE_S: Final = 60.0
 
 
 class View:
-    """The view of one node."""
+    """Requests the state of the cluster from one node, on its own connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -97,10 +97,10 @@ def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
     """
     away = [node.node.node_id for node in status.nodes if not node.node.alive or node.state != "running"]
     if away:
-        return f"{', '.join(away)} away"
+        return f"nodes that do not run: {', '.join(away)}"
     infos = [info for info in status.topics if info.name == topic]
     if not infos:
-        return f"{topic} unknown"
+        return f"the node does not know the topic {topic}"
     waiting = [partition for partition in infos[0].partitions if not _whole(partition, copies)]
     if not waiting:
         return ""

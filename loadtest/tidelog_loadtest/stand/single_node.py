@@ -32,10 +32,10 @@ class Stand:
         bootstrap: the node's address.
         probe_port: the limit probe's port on loopback.
         product_pids: names and ids of the processes measured in a product run: the client, and the node if it is local.
-        probe_pids: the same for a run of the probe.
+        probe_pids: names and ids of the processes measured in a run of the probe.
         directory: directory for the files of both.
         client_options: options of the product's client.
-        probe_tls: server name of the probe's certificate; None: no TLS.
+        probe_tls: TLS settings of the probe's clients; None: no TLS.
     """
 
     bootstrap: str
@@ -70,7 +70,7 @@ async def stand(
         secure: whether both use TLS, and the node authentication and permissions, see `secured_node`.
 
     Raises:
-        CommandFailed: a child process did not start; the message names its log.
+        CommandFailed: a child process did not start; for the node, the message has the end of its log.
     """
     directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=data))
     try:

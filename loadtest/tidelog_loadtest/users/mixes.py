@@ -34,7 +34,7 @@ P95_MS: Final[Mapping[str, float]] = {
     "native: publish 100 records": 250,
     "native: fetch": 250,
 }
-"""Kind of request -> default limit of the 95th percentile of its response time."""
+"""Kind of request -> default limit of the 95th percentile of its response time, in ms."""
 
 _REPORTS: Final[Mapping[str, tuple[str, ...]]] = {
     "SingleUser": ("single: publish 1 record", "single: fetch"),

@@ -47,9 +47,9 @@ class LoadPlan:
         users: number of users at the end of the ramp.
         mix: a key of `mixes.MIXES`.
         workers: worker processes of the gateway.
-        p95_ms: kind of request -> highest 95th percentile of the response time.
-        min_per_s: kind of request -> lowest rate in requests per second.
-        failures_max: highest share of failed requests.
+        p95_ms: kind of request -> maximum of the 95th percentile of its response time.
+        min_per_s: kind of request -> minimum rate in requests per second.
+        failures_max: maximum share of failed requests.
         html: path of the report.
     """
 
@@ -150,11 +150,17 @@ def plan_of(arguments: Sequence[str] | None = None) -> LoadPlan:
     parser.add_argument("--users", type=_at_least(USERS_MIN), default=14, help="users at the end of the ramp")
     parser.add_argument("--mix", choices=tuple(mixes.MIXES), default="all", help="classes of users")
     parser.add_argument("--workers", type=_at_least(1), default=1, help="worker processes of the gateway")
-    parser.add_argument("--p95-ms", type=_limit, action="append", default=[], metavar="KIND=MS", help="highest p95")
     parser.add_argument(
-        "--min-rate", type=_limit, action="append", default=[], metavar="KIND=N", help="lowest rate per second"
+        "--p95-ms", type=_limit, action="append", default=[], metavar="KIND=MS",
+        help="maximum 95th percentile of the response time of a kind of request",
+    )  # fmt: skip
+    parser.add_argument(
+        "--min-rate", type=_limit, action="append", default=[], metavar="KIND=N",
+        help="minimum number of requests of a kind per second",
+    )  # fmt: skip
+    parser.add_argument(
+        "--failures-max", type=_share, default=0.0, metavar="SHARE", help="maximum share of failed requests, 0 to 1"
     )
-    parser.add_argument("--failures-max", type=_share, default=0.0, metavar="SHARE", help="0 to 1")
     parser.add_argument("--html", type=_report_path, default=Path("loadtest.html"), help="path of the report")
     options = parser.parse_args(arguments)
     kinds = mixes.reported_by(options.mix)

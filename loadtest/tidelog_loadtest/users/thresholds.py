@@ -17,9 +17,9 @@ class Figures:
     """Measurements of one kind of request.
 
     Attributes:
-        name: of the kind.
-        requests: count, including failures.
-        failures: count.
+        name: name of the kind.
+        requests: number of requests, including failed ones.
+        failures: number of failed requests.
         per_s: requests per second over the whole run.
         p50_ms, p95_ms, p99_ms: quantiles of the response time.
     """

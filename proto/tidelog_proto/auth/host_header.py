@@ -21,8 +21,8 @@ class HostNames:
     """Accepted host names of one server.
 
     Args:
-        named: names in the settings.
-        machine: the machine's name; that of this machine by default.
+        named: the names in the settings.
+        machine: the host name of the machine; by default that of this machine.
     """
 
     def __init__(self, named: Iterable[str], machine: str | None = None) -> None:

@@ -33,14 +33,15 @@ def saslprep(text: str) -> str:
     )
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     if not prepared:
-        raise ValueError("it is empty")
+        raise ValueError("the text is empty")
     if any(prohibited(char) for char in prepared for prohibited in _PROHIBITED):
         raise ValueError(
-            "it has a character that names and passwords may not have, such as a control character: leave it out"
+            "the text has a character that is prohibited in names and passwords (RFC 4013), such as a control "
+            "character; leave that character out"
         )
     # Right-to-left text must begin and end with a right-to-left character.
     if any(map(stringprep.in_table_d1, prepared)):
         ends_well = stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1])
         if not ends_well or any(map(stringprep.in_table_d2, prepared)):
-            raise ValueError("it mixes left-to-right and right-to-left characters, which RFC 4013 forbids")
+            raise ValueError("the text mixes left-to-right and right-to-left characters, which RFC 4013 forbids")
     return prepared

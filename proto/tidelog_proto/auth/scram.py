@@ -43,7 +43,7 @@ _NAME: Final = re.compile(r"(?:[^=,]|=2C|=3D)+")
 
 
 class ScramError(ValueError):
-    """A message is malformed or does not belong to this exchange. The text contains no secret."""
+    """A SCRAM message is malformed or does not belong to this exchange. The text of the error contains no secret."""
 
 
 class Verifier(NamedTuple):
@@ -212,7 +212,7 @@ class ClientSide:
         """
         signature = _decoded(_matched(_SERVER_FINAL, message)[1])
         if not self._signature or not hmac.compare_digest(signature, self._signature):
-            raise ScramError("wrong server signature")
+            raise ScramError("the server signature is wrong: the node does not have the user's password verifier")
 
 
 def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
@@ -226,7 +226,7 @@ def _decoded(text: str) -> bytes:
     try:
         return from_base64(text)
     except ValueError as error:
-        raise ScramError("invalid base64") from error
+        raise ScramError("the message contains invalid base64") from error
 
 
 def _mac(key: bytes, message: bytes) -> bytes:

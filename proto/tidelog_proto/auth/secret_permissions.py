@@ -22,7 +22,7 @@ def permission_fault(descriptor: int, path: Path, what: str) -> str:
 
     Args:
         path: the path it was opened by.
-        what: names the content in the message: "the API key".
+        what: names the content in the message, such as "the API key".
     """
     return _permission_fault(os.fstat(descriptor), os.fstatvfs(descriptor), path, what)
 
@@ -43,8 +43,9 @@ def _permission_fault(status: os.stat_result, place: os.statvfs_result, path: Pa
     is_read_only = bool(place.f_flag & os.ST_RDONLY)
     if not is_accessible_to_all_users(status.st_mode, status.st_uid, path.resolve(), is_read_only=is_read_only):
         return ""
+    verb = "read" if status.st_mode & stat.S_IROTH else "change"
     return (
-        f"every user of this machine may read {what} in {path} (mode {stat.S_IMODE(status.st_mode):03o}): "
+        f"every user of this machine may {verb} {what} in {path} (mode {stat.S_IMODE(status.st_mode):03o}): "
         f"chmod 600 {shlex.quote(str(path))}"
     )
 
@@ -53,9 +54,9 @@ def is_accessible_to_all_users(mode: int, owner: int, path: Path, *, is_read_onl
     """Return whether every user of the machine may read or change a file.
 
     Args:
-        mode: with the file type; pipes and terminals are not checked, since other users cannot open them.
+        mode: the file's mode with its type; pipes and terminals are not checked, since other users cannot open them.
         owner: user id of the owner.
-        path: without symbolic links.
+        path: the file's path without symbolic links.
         is_read_only: whether the file system is mounted read-only.
     """
     if not stat.S_ISREG(mode) or not mode & (stat.S_IROTH | stat.S_IWOTH):

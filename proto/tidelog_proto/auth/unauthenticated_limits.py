@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class UnauthenticatedConnection(Protocol):
-    """An unauthenticated connection."""
+    """The interface that `UnauthenticatedConnections` requires of a connection."""
 
     def give_way(self) -> None:
         """Close the connection because the limit is exceeded."""
@@ -22,14 +22,14 @@ class UnauthenticatedConnections:
     """The unauthenticated connections of one node.
 
     Args:
-        most: limit of their number.
+        most: maximum number of unauthenticated connections.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._address_of: dict[UnauthenticatedConnection, str] = {}
         self._at: dict[str, dict[UnauthenticatedConnection, None]] = {}
-        """By address, the oldest connection first."""
+        """The connections of each address, in the order in which they were opened."""
 
     def __len__(self) -> int:
         """Return the number of unauthenticated connections."""
@@ -42,7 +42,10 @@ class UnauthenticatedConnections:
         return self.close_oldest() if len(self) > self._most else 0
 
     def close_oldest(self) -> int:
-        """Close a connection other than the newest; return how many were closed: 0 or 1."""
+        """Close the oldest connection of the address with the most connections; return how many were closed.
+
+        The newest connection of all stays open, so none is closed (0) if there is only one, otherwise one (1).
+        """
         if len(self) < 2:
             return 0
         crowd = max(self._at.values(), key=len)

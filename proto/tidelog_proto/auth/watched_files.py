@@ -44,7 +44,8 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
         raise NamedFileError(f"cannot read {what} in {path}: it is not a regular file")
     if is_owners and mode & _OTHERS:
         raise NamedFileError(
-            f"other users may read {what} in {path} (mode {stat.S_IMODE(mode):03o}): chmod 600 {shlex.quote(str(path))}"
+            f"other users may access {what} in {path} (mode {stat.S_IMODE(mode):03o}): "
+            f"chmod 600 {shlex.quote(str(path))}"
         )
     if complaint:
         raise NamedFileError(complaint)
@@ -70,7 +71,7 @@ class Followed(Generic[T]):
         value: the last valid content.
 
     Raises:
-        Exception: as `read`, for the first read.
+        Exception: the error of the first call of `read`.
     """
 
     def __init__(self, read: Callable[[], T], refusal: type[Exception], log: logging.Logger) -> None:

@@ -26,9 +26,9 @@ class _Node(NamedTuple):
     """Expected properties of one array.
 
     Attributes:
-        name: for messages.
+        name: the array's name in messages.
         nullable: whether nulls are allowed.
-        nested: whether it is inside header lists; otherwise its length is the record count.
+        nested: whether the array is inside header lists; otherwise its length is the record count.
         offsets: whether a buffer of length + 1 offsets follows the validity bitmap.
         data: whether a data buffer follows.
         item_bytes: size of an item in the data buffer; 0 for variable lengths.
@@ -69,18 +69,18 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     """Check a message's nodes and buffers against the header.
 
     Args:
-        lengths: sizes of its buffers in bytes, decompressed (`buffer_lengths`).
+        lengths: sizes of the message's buffers in bytes, after decompression (`buffer_lengths`).
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
     """
     plan = _plan(flags & (COLUMN_FLAGS | Flags.DERIVED))
     if message.record_count != record_count:
-        raise _corrupt(f"{message.record_count} rows in the body, {record_count} records in the header")
+        raise _corrupt(f"there are {message.record_count} rows in the body, and {record_count} records in the header")
     if len(message.nodes) != len(plan.nodes) or len(lengths) != plan.buffer_count:
         raise _corrupt(
-            f"{len(message.nodes)} arrays in {len(lengths)} buffers in the body; "
-            f"the header's columns have {len(plan.nodes)} in {plan.buffer_count}"
+            f"the body has {len(message.nodes)} arrays in {len(lengths)} buffers; "
+            f"the columns that the header declares have {len(plan.nodes)} in {plan.buffer_count}"
         )
     buffers = iter(lengths)
     nested_count = -1
@@ -89,8 +89,9 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
             nested_count = length
         if length != (nested_count if node.nested else record_count) or length < 0:
             raise _corrupt(f"{node.name}: {length} entries in a batch of {record_count} records")
-        if not 0 <= null_count <= (length if node.nullable else 0):
-            raise _corrupt(f"{node.name}: {null_count} nulls")
+        nulls_max = length if node.nullable else 0
+        if not 0 <= null_count <= nulls_max:
+            raise _corrupt(f"{node.name}: {null_count} nulls in {length} entries; at most {nulls_max} are allowed")
         validity_bytes = -(-length // 8) if null_count else 0
         _expect(node, "validity", next(buffers), validity_bytes, _at_most(validity_bytes))
         if node.offsets:

@@ -197,7 +197,7 @@ def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
 
 
 def _of_milliseconds(array: Any) -> pa.Array[Any]:
-    # Values between the two are in the same unit, or are refused below because of their size.
+    # Only the extremes are checked: values between them have the same unit, or `_check_timestamps` refuses an extreme.
     late: Any = pc.min_max(array.filter(pc.greater_equal(array, pa.scalar(FIRST_S)))).as_py()
     for value in (late["min"], late["max"]):
         if value is not None and (reason := wrong_unit(value, "milliseconds", exact="a timestamp column with")):

@@ -15,7 +15,8 @@ from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 THINNED_EXTRA_BYTES = 1024
-"""Maximum growth of a batch when duplicates are dropped: of a control batch, or by padding."""
+"""Maximum number of bytes by which a batch grows when duplicates are dropped: it may become a control batch, which has
+a minimum size, or have more padding."""
 
 
 def without_dropped(batch: RecordBatch, keep: npt.NDArray[np.bool_]) -> bytearray:
@@ -23,7 +24,7 @@ def without_dropped(batch: RecordBatch, keep: npt.NDArray[np.bool_]) -> bytearra
 
     Args:
         batch: a whole batch, neither derived nor a control batch.
-        keep: one entry per record, at least one of them False.
+        keep: for each record whether it is kept; at least one entry is False.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if the body does not decode; BATCH_TOO_LARGE if the producer compressed it better

@@ -89,11 +89,15 @@ class Deriver:
             keep: which of its records survive; None for all.
 
         Raises:
-            ValueError: the batch does not start at the end of the last one, or `keep` has not one entry per record.
+            ValueError: the batch is a slice or does not start at the end of the last one, or `keep` does not have one
+                entry per record.
             ProtocolError: CORRUPT_BATCH if the body does not decode; BATCH_TOO_LARGE as `finish`.
         """
         if batch.base_offset != self.end_offset or len(batch) != batch.header.record_count:
-            raise ValueError(f"the batch begins at offset {batch.base_offset}, expected {self.end_offset}")
+            raise ValueError(
+                f"expected a whole batch that begins at offset {self.end_offset}, got {len(batch)} of "
+                f"{batch.header.record_count} records of one that begins at {batch.base_offset}"
+            )
         rows = survivors_of(batch, keep)
         self.end_offset = batch.end_offset
         done: list[bytearray] = []
@@ -108,7 +112,7 @@ class Deriver:
         return done
 
     def skip_to(self, offset: int) -> None:
-        """Continue with the batch that begins at `offset`: no record before it survives."""
+        """Continue with the batch that begins at `offset`; no further record before that offset survives."""
         self.end_offset = max(self.end_offset, offset)
 
     def finish(self) -> list[bytearray]:

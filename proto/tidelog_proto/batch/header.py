@@ -239,7 +239,9 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
         raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
     length = HEADER_BYTES + int(body_length)
     if length > BATCH_BYTES_MAX + extra_bytes(flags):
-        raise ProtocolError(pb.BATCH_TOO_LARGE, f"the batch has {length} bytes; the limit is {BATCH_BYTES_MAX}")
+        raise ProtocolError(
+            pb.BATCH_TOO_LARGE, f"the batch has {length} bytes; the limit is {BATCH_BYTES_MAX + extra_bytes(flags)}"
+        )
     if length > available:
         raise _corrupt(f"the batch has {length} bytes, got {available}")
     return length
@@ -251,7 +253,7 @@ def extra_bytes(flags: int) -> int:
 
 
 def claims_plain(buffer: Buffer) -> bool:
-    """Return whether an unverified header declares an uncompressed body: a hint at the cost of verification."""
+    """Return whether an unverified header declares an uncompressed body, which is cheap to verify; a hint only."""
     return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
 
 
@@ -345,19 +347,24 @@ def crc_checked_body(header: BatchHeader, buffer: Buffer) -> memoryview:
 def _check(header: BatchHeader, known_flags: int) -> None:
     """Refuse invalid flags, lengths and counts."""
     if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} contain unknown bits")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"the batch's flags {header.flags:#x} contain a bit or a codec that is unknown to this build or not "
+            "allowed here; if a newer release made the batch, upgrade",
+        )
     if header.schema_id:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema id must be 0, the canonical columns, got {header.schema_id}")
     extra = extra_bytes(header.flags)
     if header.length > BATCH_BYTES_MAX + extra:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,
-            f"the batch has {header.length} bytes; the limit is {BATCH_BYTES_MAX}: send smaller batches",
+            f"the batch has {header.length} bytes; the limit is {BATCH_BYTES_MAX + extra}: send smaller batches",
         )
     if header.uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX + extra:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,
-            f"{header.uncompressed_length} uncompressed bytes; a batch has at most {BATCH_UNCOMPRESSED_BYTES_MAX}",
+            f"the body of the batch has {header.uncompressed_length} bytes when uncompressed; the limit is "
+            f"{BATCH_UNCOMPRESSED_BYTES_MAX + extra}: send smaller batches",
         )
     if header.flags & Flags.DERIVED:
         _check_derived(header)
@@ -368,7 +375,7 @@ def _check(header: BatchHeader, known_flags: int) -> None:
     if header.sequence_span:
         _check_span(header)
     if header.flags & Flags.PROJECTED and not has_body(header) and any(_body_fields(header)):
-        raise _corrupt("a batch without columns has a body")
+        raise _corrupt("a batch without columns must not have a body")
     if header.base_timestamp_us > header.max_timestamp_us:
         raise _corrupt(
             f"the base timestamp {header.base_timestamp_us} is after the max timestamp {header.max_timestamp_us}"
@@ -379,7 +386,10 @@ def _check_span(header: BatchHeader) -> None:
     """Refuse an invalid sequence span: it is only set if records were dropped."""
     records_stored = 0 if header.flags & Flags.CONTROL else header.record_count
     if header.flags & Flags.DERIVED or not records_stored < header.sequence_span <= BATCH_RECORDS_MAX:
-        raise _corrupt(f"sequence span {header.sequence_span} is not valid for {header.record_count} records")
+        raise _corrupt(
+            f"the sequence span of a batch with {header.record_count} records must be {records_stored + 1} to "
+            f"{BATCH_RECORDS_MAX}, and 0 if the batch is derived, got {header.sequence_span}"
+        )
 
 
 def _check_derived(header: BatchHeader) -> None:
@@ -406,7 +416,7 @@ def _check_derived(header: BatchHeader) -> None:
     if header.flags != Flags.DERIVED or any(_body_fields(header)):
         raise _corrupt("a batch without records must be derived and have no body")
     if (header.base_timestamp_us, header.max_timestamp_us) != (NO_TIMESTAMP_US, NO_TIMESTAMP_US):
-        raise _corrupt("a batch without records has timestamps")
+        raise _corrupt("a batch without records must not have timestamps")
 
 
 def has_body(header: BatchHeader) -> bool:

@@ -331,7 +331,8 @@ def read_columns(header: BatchHeader, message: Buffer) -> pa.RecordBatch:
         raise ProtocolError(pb.CORRUPT_BATCH, f"the body does not decode: {error}") from error
     if columns.num_rows != header.record_count:
         raise ProtocolError(
-            pb.CORRUPT_BATCH, f"{columns.num_rows} rows in the body, {header.record_count} in the header"
+            pb.CORRUPT_BATCH,
+            f"there are {columns.num_rows} rows in the body, and {header.record_count} records in the header",
         )
     return columns
 

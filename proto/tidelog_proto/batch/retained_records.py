@@ -43,10 +43,10 @@ class Survivors:
     """Survivors of one source batch, or a slice of them.
 
     Attributes:
-        offsets, stamps_us: one per record.
+        offsets, stamps_us: the offset and the timestamp of each record.
         columns: those of `key`, `value`, `headers` and `tag` that are present.
-        weights_to: cumulative weights of the records.
-        control, append_us: of the source batch; `append_us` is rounded up.
+        weights_to: for each record the sum of the weights up to it.
+        control, append_us: control flag and append timestamp of the source batch; the timestamp is rounded up.
     """
 
     offsets: Int64s

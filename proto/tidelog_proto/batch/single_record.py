@@ -51,7 +51,7 @@ def encode_single(
     """Encode one record without headers, tag or compression; see `encode_batch` for the arguments.
 
     Args:
-        value: with the key at most `SINGLE_BYTES_MAX` bytes.
+        value: the value; value and key together have at most `SINGLE_BYTES_MAX` bytes.
         key: None for no key.
         now_us: the record's timestamp, µs since 1970.
         producer_id: 0 for a producer that is not idempotent.

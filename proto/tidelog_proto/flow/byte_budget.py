@@ -16,11 +16,11 @@ WHOLE_WITHIN_S: Final = 30.0
 
 
 class Holder(Protocol):
-    """A connection that holds bytes of a budget."""
+    """The interface that a `ByteBudget` requires of a connection whose bytes it counts."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are counted for it."""
+        """Bytes that are counted for the connection."""
         ...
 
     def cut(self) -> None:
@@ -28,7 +28,7 @@ class Holder(Protocol):
 
 
 class Sender(Holder, Protocol):
-    """A connection that is receiving a request."""
+    """The interface that `SlowSenders` requires of a connection on which a request is arriving."""
 
     def is_slow(self, now_s: float) -> bool:
         """Return whether the rest of the request arrives too slowly, or not at all."""
@@ -50,7 +50,7 @@ class ByteBudget:
         self.used_bytes = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Count bytes if they fit; a holder without bytes, or the only one of the budget, always fits."""
+        """Count bytes if they fit; return whether they do: 0 bytes always fit, and any number fits an empty budget."""
         before = self.used_bytes
         if before and size_bytes and before + size_bytes > self.bytes_max:
             return False
@@ -79,8 +79,8 @@ class ByteBudget:
 class SlowSenders:
     """The requests that are being received and counted in a budget; slow ones are closed when others exceed the budget.
 
-    The announced size of a request is counted until it is complete, although its client need not send the rest. While
-    the budget is not exhausted, slow senders are not closed.
+    The announced size of a request is counted until the request is complete, although its client may never send the
+    rest. As long as the budget is not exhausted, slow senders are not closed.
     """
 
     def __init__(self, budget: ByteBudget) -> None:

@@ -4,8 +4,8 @@ A page of metadata takes a few milliseconds of the event loop, a request of 4,09
 clients may send such requests at once. Published records must not wait for all of them. So a request waits for a turn
 before each page (`turn`) or each slice (`next_slice`) of its work; when turns have used `SLICE_S`, the event loop does
 other work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand
-requests delays the others by one. No page is encoded for a client that has not read its earlier answers, which bounds
-the memory of a client's answers to one page beyond the limit of the connection.
+requests delays the others by one turn. No page is encoded for a client that has not read its earlier answers, which
+bounds the memory of a client's answers to one page beyond the limit of the connection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SLOWER: Final = 3
 
 
 class Reader(Protocol):
-    """A connection that receives answers."""
+    """The interface that `Turns` requires of a connection to which pages are sent."""
 
     @property
     def is_open(self) -> bool:
@@ -121,7 +121,10 @@ class Turns:
         return time.perf_counter() if await self._slots.take(key, reader) else None
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        """Count the time of a slice, limited by its known cost, because other tasks may have run in the meantime."""
+        """Count the time of a slice, at least its known cost and at most `_SLOWER` times that.
+
+        The measured time may include other tasks.
+        """
         took_s = time.perf_counter() - began_s
         self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 

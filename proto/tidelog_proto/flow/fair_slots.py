@@ -20,10 +20,10 @@ class SlotBounds(NamedTuple):
 
     Attributes:
         slots: number of tasks that run at a time.
-        key_slots: of one key.
-        waiting_max: limit of waiting items. Beyond it the newest item of the key with the most items is refused: the
-            new item itself, unless another key has at least two more.
-        key_waiting_max: limit of waiting items of one key; beyond it the new item is refused.
+        key_slots: number of tasks of one key that run at a time.
+        waiting_max: maximum number of waiting items. Beyond it the newest item of the key with the most items is
+            refused: the new item itself, unless another key has at least two more.
+        key_waiting_max: maximum number of waiting items of one key; beyond it the new item is refused.
     """
 
     slots: int = 1
@@ -53,10 +53,10 @@ class SlotQueue(Generic[T]):
         self._taken_by: dict[Hashable, int] | None = {} if bounds.key_slots < bounds.slots else None
         """Slots by key; None if one key may have all."""
         self._waiting: OrderedDict[Hashable, OrderedDict[T, None]] = OrderedDict()
-        """By key, the key of the next turn first; of a key, the oldest item first."""
+        """The waiting items by key: the key of the next turn first, and the items of a key in order of arrival."""
 
     def take(self, key: Hashable) -> bool:
-        """Take a slot if one is free for the key, which then has no waiting items."""
+        """Take a slot if one is free for the key; return whether it was."""
         if self._taken >= self._slots or self.is_paused:
             return False
         if self._taken_by is not None:
@@ -144,10 +144,10 @@ class FairSlots:
 
         Args:
             key: address, caller or connection that the slot is counted for.
-            owner: see `release`.
+            owner: identifies the waiting coroutine for `release`.
 
         Raises:
-            FullError: too much work waits; also while this waits, for work of another key.
+            FullError: too many items wait: raised at once, or later if this item loses its place to another key's.
         """
         if self._queue.take(key):
             return True

@@ -9,8 +9,7 @@ import resource
 from typing import Final
 
 DESCRIPTORS_MAX: Final = 1 << 20
-"""Maximum to which the soft limit is raised: some programs that inherit the limit loop over all descriptor numbers.
-numbers."""
+"""Maximum to which the soft limit is raised: some programs that inherit the limit loop over all descriptor numbers."""
 REMEDY: Final = "raise the limit of open files (ulimit -n; LimitNOFILE= of systemd; --ulimit nofile= of a container)"
 
 

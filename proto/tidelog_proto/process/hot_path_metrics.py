@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 LABEL_VALUES_MAX: Final = 1000
-"""Limit of the values of a label that clients choose, such as callers; further values share `OTHER`."""
+"""Maximum number of values of a label that clients choose, such as callers; further values share `OTHER`."""
 OTHER: Final = "(other)"
 
 

@@ -11,8 +11,8 @@ class RateLimitedLog:
     """Logs at most `lines` lines in `every_s` seconds, then the number of suppressed ones. Not thread-safe.
 
     Args:
-        lines: how many are logged in `every_s`.
-        now_s: a monotonic clock.
+        lines: maximum number of lines that are logged in `every_s` seconds.
+        now_s: a monotonic clock, in seconds.
     """
 
     def __init__(

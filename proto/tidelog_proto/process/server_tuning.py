@@ -19,6 +19,9 @@ SWITCH_INTERVAL_S: Final = 50e-6
 
 
 def tune_server() -> None:
-    """Set both for this process; called from its event loop at the end of the start of a node or a gateway."""
+    """Set garbage collection and the switch interval for this process.
+
+    A node or a gateway calls this from its event loop at the end of its start.
+    """
     tune_garbage_collection(asyncio.get_running_loop())
     sys.setswitchinterval(SWITCH_INTERVAL_S)

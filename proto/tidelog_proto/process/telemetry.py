@@ -51,10 +51,11 @@ Families = Callable[[], Iterable[Any]]
 
 
 class Telemetry:
-    """Exporter of one process.
+    """Exporter of the spans and metrics of one process.
 
     Args:
-        service: its `service.name`, unless OTEL_SERVICE_NAME is set.
+        service: the `service.name` of the process, unless OTEL_SERVICE_NAME is set.
+        instance: the `service.instance.id` of the process.
         collect: collects the process's metrics; called on the exporting thread.
 
     Raises:

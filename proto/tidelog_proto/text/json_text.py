@@ -63,10 +63,10 @@ def exact_json(content: bytes | str, *, around: int = 0) -> Any:
     """Parse JSON, with each number as a `JsonNumber`.
 
     Args:
-        around: enclosing levels, which do not count for the limit of depth.
+        around: number of enclosing levels in `content` that do not count towards `JSON_DEPTH_MAX`.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the content is not JSON.
     """
     text = _text_of(content)
     document = _decoded(_DECODER, text)
@@ -138,7 +138,7 @@ def member_text(text: str, name: str) -> str:
 
     Args:
         text: an object, as `json_text` returns it.
-        name: of an existing member; letters, digits and underscores.
+        name: the name of an existing member; it consists of letters, digits and underscores.
     """
     quoted = f'"{name}"'
     if text.count(quoted) == 1 and "\\u" not in text:

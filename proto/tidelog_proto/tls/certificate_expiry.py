@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 DAY_S: Final = 24 * 3600.0
 WARN_S: Final = 14 * DAY_S
-"""Warnings start this long before the expiry, or later, see `WARN_SHARE`."""
+"""Maximum time before the expiry at which warnings start, in seconds."""
 WARN_SHARE: Final = 0.2
-"""Share of the validity, at the end, in which warnings start if that is shorter than `WARN_S`."""
+"""Maximum share of the validity period that remains when warnings start; it applies to periods below 70 days."""
 
 
 _NAMES: Final = {"certificate": "the certificate", "ca": "the CA", "crl": "the CRL"}
@@ -107,7 +107,7 @@ def _ending_of_lists(path: Path | None) -> Ending | None:
 
 
 def _ending(what: str, path: Path | None, of_several: Callable[[list[float]], float]) -> Ending | None:
-    """Return when a file of certificates expires; None if there is no readable file.
+    """Return when a file of certificates expires; None if `path` is None or not readable.
 
     A chain expires with its first certificate, a file of several CAs with its last, as it may contain old CAs.
     """

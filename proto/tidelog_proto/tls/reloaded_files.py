@@ -116,7 +116,7 @@ def _believe(context: ssl.SSLContext, files: TlsFiles) -> None:
 
 
 def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
-    """Enable the check for revocation and return the content of the lists; b"" without lists."""
+    """Enable the check for revocation and return the content of the lists; b"" if no lists are set."""
     if files.crl is None and not files.crl_pem:
         return b""
     content = files.crl_pem.encode("utf-8", "replace") if files.crl is None else read_pem(files.crl, _LISTS)

@@ -70,13 +70,8 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
 def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
     try:
         one.verify_directly_issued_by(authority)
-    except (
-        InvalidSignature,
-        UnsupportedAlgorithm,
-        TypeError,
-        ValueError,
-    ):  # The list is signed by another key, or with an unsupported kind of key.
-        return False
+    except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):
+        return False  # The certificate is signed by another key, or with an unsupported kind of key.
     return True
 
 

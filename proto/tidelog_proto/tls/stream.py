@@ -97,7 +97,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         shaken: called once, with None when the handshake is complete (before `connection_made`), or with its error;
             in that case `above` is not called.
         server_name: client side: the host name that the server's certificate must have. None on the server side.
-        called: called with the client's address when the connection is made; "" if it has none.
+        called: called with the peer's address when the connection is made; "" if the socket has none.
         refusal: server side: sent in plain text to a client that does not speak TLS.
         in_turn: server side: schedules a step of the handshake, which takes some 1 ms of CPU; None runs it at once.
     """

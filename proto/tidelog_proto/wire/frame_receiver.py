@@ -42,7 +42,7 @@ _made: Final = tuple.__new__
 _NOTHING: Final = memoryview(b"")
 
 DECLINED: Final = Frame(pb.Envelope(), _NOTHING)
-"""Yielded instead of a declined frame, so that the caller can stop after it as after any other frame."""
+"""Returned instead of a declined frame, so that the caller can stop after it as after any other frame."""
 
 
 def _gather_any(size_bytes: int) -> None:
@@ -56,7 +56,9 @@ class FrameReceiver:
     For a declined frame they return `DECLINED`: `admit` has seen its envelope and answers it.
 
     Args:
+        frame_bytes_max: maximum length of a frame; may be changed between frames.
         admit: see `Admit`; None: all frames are admitted.
+        gather: see `Gather`; by default all envelopes within the limit are received.
     """
 
     def __init__(self, *, frame_bytes_max: int, admit: Admit | None = None, gather: Gather = _gather_any) -> None:
@@ -64,7 +66,7 @@ class FrameReceiver:
         self.envelope_bytes = 0
         """Length of the current frame's envelope, for `admit`."""
         self.left_bytes = 0
-        """Received bytes after the last yielded frame that are not parsed yet."""
+        """Received bytes after the last returned frame that are not parsed yet."""
         self._admit = admit
         self._gather = gather
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -106,7 +108,7 @@ class FrameReceiver:
     def event(self, size_bytes: int) -> PushedEvent | None:
         """Return the small frame that `size_bytes` in `buffer()` consist of, if it is a pushed event as nodes send it.
 
-        None for other bytes: use `whole` or `take`. Only for a receiver without `admit`.
+        Return None for other bytes, which the caller passes to `whole` or `take`. For a receiver without `admit` only.
         """
         if self._filled or self.incomplete is not None or self.discard_bytes or size_bytes > self.frame_bytes_max:
             return None

@@ -125,7 +125,9 @@ def encode_frame(envelope: pb.Envelope, attachment_bytes: int = 0) -> bytes:
     frame_bytes = U32_BYTES + len(body) + attachment_bytes
     if len(body) > ENVELOPE_BYTES_MAX or frame_bytes > FRAME_BYTES_MAX:
         raise ProtocolError(
-            pb.FRAME_TOO_LARGE, f"the frame has {frame_bytes} bytes, {len(body)} of them in the envelope"
+            pb.FRAME_TOO_LARGE,
+            f"the frame has {frame_bytes} bytes, {len(body)} of them in the envelope; the limits are {FRAME_BYTES_MAX} "
+            f"and {ENVELOPE_BYTES_MAX}",
         )
     return PREFIX.pack(frame_bytes, len(body)) + body
 

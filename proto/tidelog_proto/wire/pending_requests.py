@@ -21,6 +21,7 @@ class PendingRequest(NamedTuple):
 
     Attributes:
         answered: called once with the answer or an error; it must not raise.
+        timeout_s: the time-out, as given to `PendingRequests.add`, in seconds.
         expires_at: the loop time of the time-out.
         due_at: the loop time at which the answer is due; before that the peer may hold it back (long polling).
     """

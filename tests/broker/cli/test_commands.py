@@ -70,7 +70,8 @@ def test_unusable_directory_is_a_one_line_error(app: typer.Typer, tmp_path: Path
     file.write_bytes(b"")
     result = CliRunner().invoke(app, ["node", "--data", str(file)])
     assert result.exit_code == 1
-    assert result.stderr.strip().splitlines()[-1] == f"tidelog node: {file} is not a directory"
+    message = f"tidelog node: {file} is not a directory; give another path for the data directory"
+    assert result.stderr.strip().splitlines()[-1] == message
 
 
 def test_damaged_node_record_is_not_changed(app: typer.Typer, tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ async def test_wiped_joiner_is_refused_by_a_lagging_node(
             await founded.until(lambda: founded.owner(META_KEY, lagging) == lagging, "the owner stays")
         else:
             assert founded.nodes[lagging].broker.nodes.get("d") is None or founded.owner(META_KEY, lagging) == lagging
-        with pytest.raises(IdentityError, match="is new, but the cluster has registered node 'd' with data"):
+        with pytest.raises(IdentityError, match="is new, but node 'd' is registered with another one"):
             await founded.join("d", lagging, data="empty")
     await founded.join("d", lagging)
     await founded.settled()

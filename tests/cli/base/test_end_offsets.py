@@ -73,7 +73,8 @@ async def test_an_end_that_is_not_known_is_looked_for_while_others_are_read(
         batches = [cast("ConsumedBatch", object()), cast("ConsumedBatch", object())]
         consumer.batches.put_nowait(batches[0])
         assert await ends.next_batch(reading) is batches[0]
-        while "the ends of partitions 1" not in capsys.readouterr().err:  # noqa: ASYNC110 - streams have no event for this
+        note = "the ends of partitions 1 are not confirmed yet"
+        while note not in capsys.readouterr().err:  # noqa: ASYNC110 - streams have no event for this
             await asyncio.sleep(0.01)
         client.ends[1] = 7
         while ends.missing:

@@ -166,7 +166,8 @@ def test_certificates_that_end_soon_are_warned_of() -> None:
         "the certificate of c expired",
         "the CA of d expires",
     ]
-    assert "on 2027-02-13: replace it with a newer one" in texts[0]
+    assert "on 2027-02-13: replace it with a newer one (tidelog certs issue … --replace)" in texts[0]
+    assert "certs issue" not in texts[2]
     told = status_document(ClusterStatus(b"", nodes))
     assert told["nodes"][0]["certificate_ends_ms"] == now_s * 1000 + 31 * 24 * 3600 * 1000
     assert told["nodes"][4]["certificate_ends_ms"] is None

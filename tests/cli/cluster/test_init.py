@@ -189,8 +189,8 @@ def test_failed_write_leaves_no_files(
         ("log1=h,gossip_port=x", "'x' is not a port"),
         ("log1=h,zone=", "is empty or repeated"),
         ("log1=h,zone=a,zone=b", "is empty or repeated"),
-        ("log1=h,role=king", "unknown option"),
-        ("log1=h,colour=red", "unknown option"),
+        ("log1=h,role=king", "unknown option or invalid value: 'role=king'"),
+        ("log1=h,colour=red", "unknown option or invalid value: 'colour=red'"),
     ],
 )
 def test_invalid_node_is_refused_with_the_expected_shape(text: str, what: str) -> None:
@@ -226,3 +226,4 @@ def test_for_whom_founders_wait_is_what_the_nodes_do() -> None:
     for founders in range(1, 8):
         needs_all = binders_needed(founders) == founders - 1
         assert ("all of them" in waiting(founders) or founders == 1) == needs_all
+        assert needs_all or f"when {binders_needed(founders) + 1} of them" in waiting(founders)

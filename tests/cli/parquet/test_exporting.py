@@ -86,7 +86,7 @@ def test_invalid_export_is_refused(cli: Cli, filled: str, tmp_path: Path) -> Non
     assert pq.read_metadata(target).num_rows == 0
     assert cli("export", "nowhere", tmp_path / "b.parquet").code == 1
     assert cli("export", filled, tmp_path / "b.parquet", "--since", "5").code == 2
-    assert "is of" in cli_of_another_topic(cli, filled, tmp_path)
+    assert "is an export of" in cli_of_another_topic(cli, filled, tmp_path)
 
 
 def cli_of_another_topic(cli: Cli, filled: str, tmp_path: Path) -> str:

@@ -172,4 +172,4 @@ def test_the_columns_in_order() -> None:
     assert [each.rsplit(" ", 1)[-1] for each in listed] == [
         *("<partition>", "<offset>", "<timestamp>", "<key>", "<b>", "<a's>", "<value>", "<headers>", "<tag>")
     ]
-    assert "error(concat('t: a''s is BIGINT by the sampled records" in listed[5]
+    assert "error(concat('t: a''s is BIGINT according to the sampled records" in listed[5]

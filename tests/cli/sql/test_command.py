@@ -116,7 +116,7 @@ def test_a_number_that_is_not_whole_is_never_rounded(cli: Cli, topic: str, whole
     assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
     ended = cli("sql", f'SELECT sum(n) FROM "{topic}"', "--sample", 10)
     assert (ended.code, ended.out) == (1, "")
-    assert "n is BIGINT by the sampled records" in ended.err
+    assert "n is BIGINT according to the sampled records" in ended.err
     assert "--sample" in ended.err
     assert "1.5" in ended.err
     ended = cli("sql", f'SELECT sum(n) AS n FROM "{topic}"', "--json")
@@ -155,7 +155,8 @@ def test_dates_and_times_are_recognised_and_other_text_is_reported(cli: Cli, top
     lines = line * 10 + b'{"day":"soon"}\n' + line * 10
     assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
     ended = cli("sql", f'SELECT count(day), count(seen) FROM "{topic}"', "--sample", 2, "--values", "json")
-    assert f"{topic}: column 'day' is null in 1 record, because it is DATE by the sampled records" in ended.err
+    place = f"{topic}: column 'day' is null in 1 record"
+    assert f"{place}, because it is DATE according to the sampled records" in ended.err
     assert "'soon'" in ended.err
 
 

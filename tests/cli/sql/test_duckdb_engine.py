@@ -200,8 +200,9 @@ def test_text_of_another_form_is_null_and_counted(engine: DuckDbEngine) -> None:
     assert [at and at.isoformat() for at in column_of(engine, table, "it's")] == ["2024-02-29", None, None, None]
     (line,) = engine.notes()
     assert line == (
-        """t: column "it's" is null in 2 records, because it is DATE by the sampled records; the first is in """
-        "partition 0 at offset 1: 'soon'. The column value has it; a larger --sample may make the column text"
+        """t: column "it's" is null in 2 records, because it is DATE according to the sampled records; the first is """
+        "in partition 0 at offset 1: 'soon'. The column value has the whole record; a larger --sample may make the "
+        "column text"
     )
     assert column_of(engine, table_of(values[:1]), "it's") != []
     assert engine.notes() == []

@@ -75,7 +75,8 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
             line = b'{"n":%d}\n' % whole
             assert cli("topic", "create", name).code == 0
             assert cli("produce", name, stdin=line * 9 + b'{"n":1.5}\n' + line * 9).code == 0
-            with pytest.raises(CommandFailed, match=rf"\A{name}: n is BIGINT by the sampled records[^\n]* 1[.]5\Z"):
+            message = rf"\A{name}: n is BIGINT according to the sampled records[^\n]* 1[.]5\Z"
+            with pytest.raises(CommandFailed, match=message):
                 list(spark.answer(f"SELECT n FROM {name}", few.provide, lambda rows: None).rows)
         odd = "".join(
             f'{{"n":2,"v":{content.decode()}}}\n' for content in NOT_JSON if not {*content} & {0xFF, 0xED, 0x0A}

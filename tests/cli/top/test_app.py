@@ -57,7 +57,7 @@ async def test_tables_show_the_figures_and_names_are_not_markup() -> None:
         assert rows_of(app, "partitions")[1][4:8] == [ABSENT] * 4
         assert rows_of(app, "groups")[0][:6] == ["billing", "stable", "2", "1", "90", "10"]
         assert "50 records/s" in said(app)
-        assert "1 away" in said(app)
+        assert "1 node down" in said(app)
 
 
 async def test_keys_change_tabs_sort_filter_and_pause() -> None:
@@ -95,7 +95,7 @@ async def test_80_columns_show_troubles_and_all_keys() -> None:
     app = TopApp(Script(sample(10.0, 100)), interval_s=100)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert said(app).startswith("1 away"), "a narrow terminal cuts the end of the line"
+        assert said(app).startswith("1 node down"), "a narrow terminal cuts the end of the line"
         for name, label in (("nodes", "state"), ("topics", "trouble"), ("partitions", "state"), ("groups", "lag")):
             table = app.query_one(f"#{name}-table", DataTable)
             labels = [str(column.label) for column in table.ordered_columns]

@@ -75,7 +75,7 @@ def test_refusals_say_what_is_wrong(cli: Cli, topic: str) -> None:
 
 @pytest.mark.parametrize(
     ("placement", "wanted", "text"),
-    [(("a", "b"), 2, "2"), (("a", "b"), 3, "2 (of 3, for lack of nodes)"), ((), 3, "3")],
+    [(("a", "b"), 2, "2"), (("a", "b"), 3, "2 (of 3: the cluster has too few nodes)"), ((), 3, "3")],
 )
 def test_missing_copies_are_shown(placement: tuple[str, ...], wanted: int, text: str) -> None:
     partitions = (Partition(0, "a", 1, placement),)

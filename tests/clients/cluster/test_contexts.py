@@ -69,7 +69,7 @@ def test_first_context_is_current_until_another_is_used(monkeypatch: pytest.Monk
     assert require_context() == lab
     assert add("new", lab, use=True).current == "new"
     assert change_contexts(lambda contexts: without_context(contexts, "new")).current is None
-    with pytest.raises(InvalidRequestError, match="no cluster is named: pass bootstrap="):
+    with pytest.raises(InvalidRequestError, match="no cluster is selected: pass bootstrap= to Client"):
         require_context()
 
 

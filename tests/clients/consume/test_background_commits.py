@@ -116,7 +116,7 @@ async def test_errors_are_passed_to_the_callback_or_logged(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING, "tidelog.consumer"):
         soon.add({A: 3}, None)
         await soon.settled()
-    assert ["commit failed" in record.message for record in caplog.records] == [True]
+    assert ["background commit failed" in record.message for record in caplog.records] == [True]
 
 
 async def test_position_in_a_deleted_topic_is_not_stored_for_its_successor() -> None:

@@ -172,7 +172,7 @@ async def test_refused_batch_ends_reading_after_admitted_ones(node: FakeNode, cl
 
     seen: list[bytes | None] = []
     async with client.consumer("t", prefetch_records=2, admit=admit) as consumer:
-        with pytest.raises(OverloadedError, match="memory for received batches is exhausted"):
+        with pytest.raises(OverloadedError, match="`admit` refused the memory for received batches"):
             await take_all(consumer, seen)
         position = consumer.position()[T0]
     assert seen == [b"v%d" % at for at in range(position)], "records after a gap are never delivered"
@@ -281,8 +281,9 @@ async def test_retry_reason_is_logged_once_and_retry_hint_is_observed(
         await node.received("subscribe", LOG_AFTER_FAILURES + 2)
     gaps_s = [later - earlier for earlier, later in pairwise(asked_s)]
     assert min(gaps_s) > 0.09
+    start = "t/0: cannot subscribe to this partition, still retrying"
     assert [record.message for record in caplog.records if "epoch 0 is being fetched" in record.message] == [
-        f"t/0: cannot subscribe, still retrying: epoch 0 is being fetched (from 127.0.0.1:{node.port})"
+        f"{start}: epoch 0 is being fetched (from 127.0.0.1:{node.port})"
     ]
 
 

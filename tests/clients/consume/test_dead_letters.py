@@ -76,7 +76,8 @@ async def test_refused_dead_letter_names_the_record_and_seek_passes_it(
         assert await take(consumer, 1) == [1]
         for _ in range(2):
             node.script.append(Refuse(code))
-            with pytest.raises(RecordError, match="offset 1 does not decode, and cannot be a dead letter") as refused:
+            message = "offset 1 does not decode, and cannot be published to the dead-letter topic"
+            with pytest.raises(RecordError, match=message) as refused:
                 await anext(consumer)
             assert (refused.value.topic, refused.value.partition, refused.value.offset) == ("t", 0, 1)
         await consumer.seek(0, 2)

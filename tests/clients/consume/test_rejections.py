@@ -141,7 +141,8 @@ async def test_a_record_that_the_dead_letter_topic_cannot_have_is_named(
     async with client.consumer("t", dead_letter=dead) as consumer:
         record = await anext(consumer)
         node.script.append(Refuse(code))
-        with pytest.raises(RecordError, match="t/0: the record at offset 0 cannot be a dead letter") as refused:
+        message = "t/0: the record at offset 0 cannot be published to the dead-letter topic"
+        with pytest.raises(RecordError, match=message) as refused:
             await consumer.reject(record, "no")
     assert (refused.value.topic, refused.value.partition, refused.value.offset) == ("t", 0, 0)
 

@@ -346,7 +346,7 @@ async def test_unknown_topics_and_manual_assignment_are_refused(real: Client) ->
             await consumer.assign({TopicPartition(topic, 0): None})
         with pytest.raises(InvalidRequestError, match="assigns partitions"):
             await consumer.unassign([TopicPartition(topic, 0)])
-    with pytest.raises(InvalidRequestError, match="do not join"):
+    with pytest.raises(InvalidRequestError, match="does not join a group"):
         real.consumer(topic, group=Group(topic, commit="manual"), partitions=[0])
 
 

@@ -87,7 +87,7 @@ async def test_attempts_at_a_piece_are_bounded(real: Client, topic: str, monkeyp
     assert INSTANCES_PER_PIECE > 2
     for _ in range(2):
         await begun(real, topic, 3)
-    with pytest.raises(InvalidRequestError, match="are used up"):
+    with pytest.raises(InvalidRequestError, match="has begun as often as its name allows"):
         await begun(real, topic, 3)
     await begun(real, topic, 4)
 

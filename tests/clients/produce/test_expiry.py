@@ -12,7 +12,7 @@ def test_error_of_quota_has_remaining_delay() -> None:
     error = expiry_error(OverloadedError("the quota of 'ann' is used up"), definite=True, queued=True, held_s=69.25)
     assert (error.code, error.retry_after_ms, error.definite, error.retriable) == (pb.OVERLOADED, 69_250, True, True)
     assert str(error) == (
-        "not delivered within the delivery timeout, it was not stored: the quota of 'ann' is used up; "
+        "the records were not delivered within the delivery timeout and are not stored: the quota of 'ann' is used up; "
         "publishing is allowed again in 69.2 s"
     )
 

@@ -51,7 +51,7 @@ def test_serializer_returns_bytes(given: Serializer, thing: Any, made: bytes | N
         ("json", b"bytes", "not JSON serializable"),
         ("json", Order, "Object of type ModelMetaclass is not JSON serializable"),
         ("json", Point(x=float("inf")), "Out of range float values are not JSON compliant"),
-        ("utf-8", b"bytes", "must be str, got bytes"),
+        ("utf-8", b"bytes", "the serializer 'utf-8' takes str, got bytes"),
         ("utf-8", "\ud800", "surrogates not allowed"),
         (lambda _: 1 / 0, 1, "division by zero"),
         (lambda _: "text", 1, "must return bytes, got str"),

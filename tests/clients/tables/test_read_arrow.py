@@ -116,7 +116,7 @@ def test_records_deleted_during_the_read_raise(node: testing.LocalNode, topic: s
     reader = tidelog.read_arrow(topic, bootstrap=node.bootstrap, partitions=[0])
     with Client(node.bootstrap) as client:
         client.delete_records(topic, 10, [0])
-    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 9 do not exist any more"):
+    with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 9 cannot be read any more"):
         reader.read_all()
 
 

@@ -114,7 +114,7 @@ async def test_attributes_of_each_type_and_the_key() -> None:
         (event() + b"," + event(), "", "more than 1 records"),
         (b"[" + event() + b"]", "", "application/cloudevents-batch+json"),
         (b"", "", "the body is empty"),
-        (b"1", "", "is not JSON, or not an event"),
+        (b"1", "", "this event or one of the next is not JSON, or not an object"),
         (event()[:-1], "", "has no closing bracket"),
     ],
 )

@@ -68,7 +68,7 @@ async def test_another_media_type_is_refused(api: httpx.AsyncClient) -> None:
     ("body", "detail"),
     [
         (b'{"offsets": ["\xff"]}', "the body is not UTF-8; send JSON in UTF-8"),
-        ('{"offsets": []}'.encode("utf-16-le"), "the body is not JSON in UTF-8"),
+        ('{"offsets": []}'.encode("utf-16-le"), "the body has zero bytes, as UTF-16 does; send JSON in UTF-8"),
         ('{"offsets": []}'.encode("utf-16"), "the body is not UTF-8; send JSON in UTF-8"),
     ],
 )

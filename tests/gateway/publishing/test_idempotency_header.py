@@ -230,7 +230,7 @@ async def test_a_malformed_key_is_refused(open_api: OpenApi, value: str) -> None
 
 
 def test_a_repeated_key_is_refused() -> None:
-    with pytest.raises(Problem, match="send one"):
+    with pytest.raises(Problem, match="send it once"):
         key_in([(b"idempotency-key", b"a"), (b"idempotency-key", b"a")])
     assert key_in([(b"idempotency-key", b"a b")]) == b"a b"
     assert key_in([(b"host", b"a")]) is None

@@ -26,8 +26,8 @@ def test_a_healthy_cluster_has_no_description() -> None:
 @pytest.mark.parametrize(
     ("status", "topic", "copies", "missing"),
     [
-        (_status(alive=False), "t", 3, "c away"),
-        (_status(), "other", 3, "other unknown"),
+        (_status(alive=False), "t", 3, "nodes that do not run: c"),
+        (_status(), "other", 3, "the node does not know the topic other"),
         (_status(owner=""), "t", 3, "1 partitions not in sync, for example 4"),
         (_status(), "t", 4, "replicas a, b, c"),
         (_status(streaming=(True, False)), "t", 3, "in sync: b"),

@@ -289,14 +289,14 @@ def test_batches_that_do_not_continue_each_other() -> None:
     deriver = Deriver(0, epoch=1)
     deriver.add(RecordBatch.parse(of_values([b"a", b"b"])))
     for base in (1, 3):
-        with pytest.raises(ValueError, match="expected 2"):
+        with pytest.raises(ValueError, match="begins at offset 2, got"):
             deriver.add(RecordBatch.parse(of_values([b"a"], base)))
     wrongs: list[Any] = [np.ones(2, np.bool_), np.ones(1, np.int64)]
     for wrong in wrongs:
         with pytest.raises(ValueError, match="one bool per record"):
             deriver.add(RecordBatch.parse(of_values([b"a"], 2)), wrong)
     assert deriver.end_offset == 2
-    with pytest.raises(ValueError, match="expected 2"):
+    with pytest.raises(ValueError, match="begins at offset 2, got"):
         deriver.add(RecordBatch.parse(of_values([b"a", b"b", b"c"], 2)).slice_from(3))
 
 

@@ -34,7 +34,7 @@ class AssignmentInput:
         members: subscribed topic ids by member; the order breaks ties.
         partitions: all partitions to assign, in order.
         has: the member to which a partition is currently assigned.
-        loads: load by partition, finite and >= 0, in any unit; a missing load counts as the mean of the known ones.
+        loads: bytes per second by partition, finite and >= 0; a missing load counts as the mean of the known ones.
     """
 
     members: Mapping[str, frozenset[bytes]]
@@ -44,7 +44,7 @@ class AssignmentInput:
 
 
 def assign(assignor: pb.Assignor, inputs: AssignmentInput) -> Assignment:
-    """Return the assignment.
+    """Return the assignment of the partitions to the members.
 
     Args:
         assignor: the assignor to use; STICKY if it is unset or unknown.
@@ -105,7 +105,7 @@ def _sticky(inputs: AssignmentInput) -> Steps[Assignment]:
 def _by_load(inputs: AssignmentInput) -> Steps[Assignment]:
     """Balance loads."""
     known = [inputs.loads[key] for key in inputs.partitions if key in inputs.loads]
-    if sum(known) < 1:  # negligible in any unit
+    if sum(known) < 1:  # less than one byte per second in total is not worth balancing
         return (yield from _sticky(inputs))
     yield
     mean = sum(known) / len(known)

@@ -10,8 +10,8 @@ The whole group is one record of `__offsets` (`GroupRecord`). Members are answer
 received. Each change therefore takes the same path: decide, `next_record`, write it, `written`, answer. If the write
 fails, the group restarts from the durable record.
 
-A member is only assigned topics that its caller may read. The caller's identity is not durable: the coordinator learns
-it from the first request of each member. A member that has sent none to this coordinator keeps its topics and gets no
+A member is only assigned topics that its principal may read. The principal is not durable: the coordinator learns it
+from the first request of each member. A member that has sent none to this coordinator keeps its topics and gets no
 others.
 
 A member with an instance id gets a *successor* when another member joins under that id, and the successor inherits its
@@ -53,7 +53,7 @@ REPLACED_MAX: Final = MEMBERS_MAX
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """One member.
+    """A member of a group, the partitions that it holds, and those that the target assigns to it.
 
     Attributes:
         wish: subscription and options of its join request.
@@ -82,9 +82,9 @@ class MemberAssignment:
 
 
 SubscriptionResolver = Callable[[pb.GroupWish, MemberAccess], Mapping[bytes, int]]
-"""Returns the topics that a subscription currently matches for a caller, with their partition counts by topic id."""
+"""Returns the partition counts, by topic id, of the topics that a subscription matches and its principal may read."""
 AccessOf = Callable[[str], MemberAccess | None]
-"""Returns the caller of a member; None until this coordinator has received a request from it."""
+"""Returns the access of a member's principal; None until this coordinator has received a request from the member."""
 
 
 class ConsumerGroup:
@@ -93,7 +93,7 @@ class ConsumerGroup:
     Args:
         name: name of the group.
         subscribed: resolves subscriptions.
-        access_of: returns the callers of members.
+        access_of: returns the access of members' principals.
     """
 
     def __init__(self, name: str, subscribed: SubscriptionResolver, access_of: AccessOf) -> None:
@@ -112,7 +112,8 @@ class ConsumerGroup:
         self._target_counts: Mapping[bytes, int] | None = None
         """Number of partitions by topic of the current target; None if it comes from a record."""
         self._target_topics: dict[str, frozenset[bytes]] = {}
-        """Topics available to each member when the target was computed, for members whose caller is known."""
+        """Topics available to each member when the target was computed. After a record is loaded, it is empty, and
+        `check_topics` adds the current topics of each member whose principal is known."""
         self._needs_target = False
         self._target_is_new = False
         self._changed = False
@@ -276,7 +277,7 @@ class ConsumerGroup:
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
-        """Free the partitions that a member has revoked, by its report of those that it holds."""
+        """Free the partitions outside a member's target that it no longer reports as held: it has revoked them."""
         member = self._members.get(member_id)
         if member is None:
             return
@@ -399,7 +400,7 @@ class ConsumerGroup:
             (
                 pb.GroupMember(member_id=member_id, wish=member.wish, replaced=member.replaced, stopped=member.stopped),
                 member.held.copy(),
-                member.target,  # is replaced and not changed
+                member.target,  # not copied: a new target is a new set
             )
             for member_id, member in self._members.items()
         ]
@@ -465,7 +466,7 @@ class ConsumerGroup:
         return {member_id: member for member_id, member in self._members.items() if not member.replaced}
 
     def _available_topics(self) -> dict[str, Mapping[bytes, int]]:
-        """Return the available topics of each member, restricted to what its caller may read."""
+        """Return the available topics of each member, restricted to what its principal may read."""
         return self._resolve_all({member_id: member.wish for member_id, member in self._current().items()})
 
     def _resolve_all(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
@@ -581,8 +582,9 @@ def fenced(group: str) -> ProtocolError:
     """Return the error for a client that is not, or no longer, a member."""
     return ProtocolError(
         pb.MEMBER_FENCED,
-        f"this member is no longer in group {group!r}: its session timed out, or another process joined with its "
-        "instance id; other members read the records after its last commit again. Join again",
+        f"this member is no longer in group {group!r}: it has left, its session timed out, another process joined with "
+        "its instance id, or its member id belongs to another principal; other members read the records after its last "
+        "commit again. Join again",
     )
 
 

@@ -1,4 +1,4 @@
-"""Authorization of group members: a member is only assigned, and only shown, topics that its caller may read."""
+"""Authorization of group members: a member is only assigned, and only shown, topics that its principal may read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class MemberAccess:
-    """The caller of a member, as of its last request.
+    """The permissions of a member's principal, from the session of the member's last request.
 
     Args:
-        session: the caller's session; None on a node without authentication, where everything is allowed.
+        session: the session; None on a node without authentication, where everything is allowed.
     """
 
     __slots__ = ("_session", "key")
@@ -33,10 +33,10 @@ class MemberAccess:
         return None if self._session is None else self._session.rules_version
 
     def may_read(self, topic: str) -> bool:
-        """Return whether the caller may see and consume a topic."""
+        """Return whether the principal may see and consume a topic."""
         session = self._session
         return session is None or (session.may(pb.OP_CONSUME, pb.RES_TOPIC, topic) and session.may_see(topic))
 
 
 UNRESTRICTED = MemberAccess(None)
-"""A caller that may read everything."""
+"""The access of a member that may read everything."""

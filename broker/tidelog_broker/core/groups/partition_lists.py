@@ -54,5 +54,6 @@ def not_held(group: str, generation: int, key: PartitionKey) -> ProtocolError:
     return ProtocolError(
         pb.MEMBER_FENCED,
         f"partition {key[1]} of topic {key[0].hex()} is not held by this member of group {group!r} in "
-        f"generation {generation}: it is assigned to another member; stop reading it",
+        f"generation {generation}: the member has no grant of it, or only one of a later generation; commit only "
+        "partitions of the current assignment",
     )

@@ -30,7 +30,7 @@ Place = tuple[bytes, int]
 
 
 class OffsetKey(NamedTuple):
-    """Key of a position."""
+    """Key of a committed position."""
 
     group: str
     topic_id: bytes
@@ -51,7 +51,7 @@ class GroupBounds(NamedTuple):
 
 @dataclass(slots=True)
 class GroupTotals:
-    """Totals of all maps of one node, to which the limits apply."""
+    """Totals over all `GroupOffsets` of one node, to which the limits apply."""
 
     groups: int = 0
     size_bytes: int = 0
@@ -98,6 +98,7 @@ class GroupOffsets:
         Args:
             key: of the record.
             record: complete except for its revision; it depends on no position, so it may be made earlier.
+            reset: whether the commit may move the position back.
 
         Raises:
             ProtocolError: INVALID_REQUEST if a new position or a longer note exceeds a limit.
@@ -242,7 +243,7 @@ class GroupOffsets:
                 self._drop(name)
 
     def forget_all(self) -> None:
-        """Drop everything."""
+        """Drop all positions, pending ones included."""
         for name in list(self._groups):
             self.forget_group(name)
 
@@ -283,7 +284,7 @@ class GroupOffsets:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"group {key.group!r} has {len(group.places)} positions, the maximum of group_positions_max; raise "
-                "it on every node",
+                "that setting on every node",
             )
         self._check_memory()
 
@@ -293,7 +294,8 @@ class GroupOffsets:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"the positions of all groups use the maximum of positions_bytes ({bounds.size_bytes} bytes), so none "
-                "can be added and no note extended; delete unused groups or topics, or raise it on every node",
+                "can be added and no note extended; delete unused groups or topics, or raise that setting on every "
+                "node",
             )
 
     def _claim(self, key: _Key) -> None:

@@ -10,7 +10,7 @@ from tidelog_proto import broker_pb2 as pb
 
 RECORD_BYTES: Final = 600
 MEMORY_FACTOR: Final = 8
-"""Memory per byte of a record, for the message and the state that a coordinator derives from it."""
+"""Bytes of memory per byte of a record, for the message and the state that a coordinator derives from it."""
 
 
 class GroupRecords:
@@ -42,7 +42,7 @@ class GroupRecords:
         return True
 
     def get(self, group: str) -> pb.GroupRecord | None:
-        """Return a group's record."""
+        """Return a group's record; None if it has none."""
         return self._records.get(group)
 
     def names(self) -> Collection[str]:
@@ -54,7 +54,7 @@ class GroupRecords:
         return self._created_counts[creator]
 
     def forget_all(self) -> None:
-        """Drop everything."""
+        """Drop all records."""
         self._records.clear()
         self._created_counts.clear()
         self.size_bytes = 0

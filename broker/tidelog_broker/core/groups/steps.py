@@ -10,7 +10,7 @@ Steps = Generator[None, None, T]
 """A computation that yields after each step and returns its result."""
 
 STEP: Final = 500
-"""Number of partitions that a step handles; each takes 1 or 2 us."""
+"""Number of partitions that a step handles; each takes 1 or 2 µs."""
 
 
 def complete(steps: Steps[T]) -> T:

@@ -83,16 +83,17 @@ class Binders:
             return ""
         return (
             f"founder {peer!r} has recorded another data directory of {self._node_id!r}: start the node with that "
-            "directory. If it is lost, start with --replace for a new id; or, if nothing was ever written to this "
-            "cluster, delete the data directories of all its founders and start them again"
+            "directory. If that directory is lost, start the node with --replace, which gives it a new id; or, if "
+            "nothing was ever written to this cluster, delete the data directories of all its founders and start them "
+            "again"
         )
 
     @property
     def missing(self) -> int:
-        """Number of founders that still have to bind it."""
+        """Number of other founders that still have to bind this founder to its directory."""
         return max(0, self._binders_needed - len(self._bound))
 
     @property
     def waited_for(self) -> list[str]:
-        """The founders that have not bound it, sorted by id."""
+        """The other founders that are not known to have bound this founder, sorted by id."""
         return sorted(self._other_founders - self._bound)

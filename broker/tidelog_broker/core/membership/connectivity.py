@@ -12,7 +12,8 @@ from collections.abc import Collection
 from typing import Final
 
 UNREACHABLE_MS: Final = 5000
-"""A broken connection is re-established within one or two seconds, also on a busy machine."""
+"""Time without a connection after which a node counts as unavailable: a broken connection is re-established within 1 to
+2 s, also on a busy machine."""
 
 
 class ConnectivityMonitor:

@@ -77,7 +77,7 @@ class Effects:
 
 
 class Swim:
-    """The membership protocol of one node. Call `tick` at `next_tick_ms`, and again after every other input.
+    """The membership protocol of one node. Call `tick` at `next_tick_ms`, which every input may change.
 
     Args:
         me: the local record, alive, with the incarnation of this process.

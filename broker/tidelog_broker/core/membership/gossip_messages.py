@@ -20,7 +20,7 @@ from tidelog_proto import gossip_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES, NODE_ID_BYTES_MAX
 
 DATAGRAM_BYTES_MAX: Final = 1200
-"""Avoids fragmentation on any path: IPv6's minimum MTU (1280) less the headers."""
+"""Avoids fragmentation on any path: the minimum MTU of IPv6 is 1280 bytes, headers included."""
 AUTH_BYTES: Final = 1 + 32
 """Version byte and authentication tag, which the caller prepends."""
 PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - AUTH_BYTES
@@ -245,4 +245,6 @@ def _unpacked(record: bytes) -> Member:
 def _check_text(what: str, text: str, bytes_max: int) -> None:
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if not 1 <= size_bytes <= bytes_max or not text.isprintable():
-        raise ValueError(f"{what} must be 1 to {bytes_max} bytes of printable text, got {size_bytes} bytes")
+        raise ValueError(
+            f"{what} must be 1 to {bytes_max} bytes of printable text, got {size_bytes} bytes: {text[:80]!r}"
+        )

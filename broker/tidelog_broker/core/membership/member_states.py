@@ -141,13 +141,13 @@ class MemberStates:
         member = self.members.get(node_id)
         if member is None or node_id == self._my_id:
             return False
-        has_newer_metadata = member.state is MemberState.ALIVE
-        if has_newer_metadata:
+        was_alive = member.state is MemberState.ALIVE
+        if was_alive:
             self.hear(replace(member, state=MemberState.SUSPECT), now_ms)
         if refused and node_id in self._suspicions:
             until_ms = now_ms + self._stretched(self._settings.refused_suspicion_ms)
             self._suspicions[node_id] = min(self._suspicions[node_id], until_ms)
-        return has_newer_metadata
+        return was_alive
 
     def declare_dead(self, now_ms: int) -> None:
         """Declare the members dead that did not refute their suspicion in time."""

@@ -83,7 +83,8 @@ class Members(Mapping[str, Member]):
     """The membership table by node id, including the local node. Only the protocol modifies it.
 
     Args:
-        members_max: maximum number of entries; when full, members that left, then dead ones, are evicted, oldest first.
+        members_max: maximum number of entries. A new live member evicts the one that left first or, if none has left,
+            the one that died first.
         forgotten: called with the node id of each evicted member.
     """
 
@@ -91,7 +92,7 @@ class Members(Mapping[str, Member]):
         assert members_max >= 1
         self.live_count = 0
         self.digest = 0
-        """Sum over the ranks of live members: equal digests mean equal live members."""
+        """Sum of a hash of each live member's id and rank: equal digests mean equal live members."""
         self.version = 0
         """Incremented by every change."""
         self.refused_full = 0
@@ -110,7 +111,7 @@ class Members(Mapping[str, Member]):
         return len(self._table)
 
     def alive(self, node_id: str) -> bool:
-        """Return whether a node is known and neither dead nor gone; a suspected node counts as alive."""
+        """Return whether a node is known and has neither died nor left; a suspected node counts as alive."""
         member = self._table.get(node_id)
         return member is not None and member.is_live
 

@@ -1,8 +1,8 @@
 """Replay protection for datagrams: a sliding window over each sender's counters, as in IPsec.
 
-A process numbers its datagrams in increasing order. The receiver keeps the highest number and a bitmap of the `WINDOW`
-numbers below it: reordered datagrams within the window are accepted once, older ones are rejected. A new incarnation of
-the sender starts a new window and invalidates the previous one.
+A process numbers its datagrams in increasing order. The receiver keeps the highest number and a bitmap of the last
+`WINDOW` numbers up to it: reordered datagrams within the window are accepted once, older ones are rejected. A new
+incarnation of the sender starts a new window and invalidates the previous one.
 
 After a restart of the receiver its windows are empty, so it accepts recorded datagrams of a running process once. This
 is harmless: their records were true when sent, and later records outrank them.
@@ -28,8 +28,8 @@ class ReplayWindows:
     """The windows of all senders.
 
     Args:
-        senders_max: maximum number of windows; when exceeded, the oldest is evicted. Senders are authenticated members
-            of the cluster, so the limit only has to exceed their number.
+        senders_max: maximum number of windows; beyond it, the window that was started first is evicted. Senders are
+            authenticated members of the cluster, so the limit only has to exceed their number.
     """
 
     def __init__(self, senders_max: int) -> None:

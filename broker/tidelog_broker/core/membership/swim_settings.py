@@ -22,8 +22,8 @@ class SwimSettings:
         suspicion_ms: time to refute a suspicion in clusters of up to 10 nodes; times log10(n) beyond.
         refused_suspicion_ms: the same for a member that refuses connections.
         gossip_interval_ms: interval of datagrams sent only for pending updates.
-        gossip_fanout: number of receivers of each.
-        retransmit_factor: each node sends an update this many times log2(n + 1).
+        gossip_fanout: number of members that such a datagram is sent to.
+        retransmit_factor: each node sends an update retransmit_factor * ceil(log2(n + 1)) times, for n live members.
         dead_probe_interval_ms: interval between probes of dead members, which let a healed partition merge.
         seed_interval_ms: interval at which seeds that are not the address of a live member are contacted.
         tick_gap_ms: a timer that is late by more than this shows that the process was paused; suspicions restart.

@@ -248,7 +248,7 @@ def _ranked(key: bytes, nodes: Iterable[NodeEntry]) -> list[NodeEntry]:
 def _score(key: bytes, node: NodeEntry) -> float:
     assert 1 <= node.weight <= WEIGHT_MAX
     hashed = mmh3.hash64(key + node.node_id.encode(), 0, signed=False)[0]
-    # 52 bits and a half: exact in a float, and never 0 or 1, for which the score is undefined.
+    # The upper 52 bits plus one half: exact in a float, and never 0 or 1, for which the score is undefined.
     return -node.weight / math.log(((hashed >> 12) + 0.5) * 2.0**-52)
 
 

@@ -59,7 +59,7 @@ class NodeRegistry:
         return self._by_id.get(node_id)
 
     def live(self) -> list[pb.NodeRecord]:
-        """Return the registered nodes by id, running or not."""
+        """Return the registered nodes, running or not, sorted by id."""
         return [record for _, record in sorted(self._by_id.items()) if not record.removed]
 
     def records(self) -> Iterator[pb.NodeRecord]:
@@ -192,10 +192,14 @@ def identity_fault(
 
 
 def _another_directory(node_id: str, *, is_new: bool) -> str:
-    what = "is new, but the cluster has registered" if is_new else "does not belong to the registered"
+    what = (
+        f"new, but node {node_id!r} is registered with another one"
+        if is_new
+        else f"not the one with which node {node_id!r} is registered"
+    )
     return (
-        f"the data directory {what} node {node_id!r} with data: start the node with its own directory, or with "
-        "--replace for a new id"
+        f"the data directory is {what}: start the node with the registered directory or, if that is lost, with "
+        "--replace, which gives the node a new id"
     )
 
 
@@ -226,7 +230,8 @@ def check_node(record: pb.NodeRecord) -> None:
         _text("a feature or version", name, FEATURE_CHARS_MAX)
     if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"directory_id must have {DIRECTORY_ID_BYTES} bytes, got {len(record.directory_id)}"
+            pb.INVALID_REQUEST,
+            f"directory_id must be empty or have {DIRECTORY_ID_BYTES} bytes, got {len(record.directory_id)}",
         )
 
 

@@ -14,7 +14,7 @@ def to_bytes(column: array[int]) -> bytes:
 
 
 def from_bytes(typecode: str, data: bytes) -> array[int]:
-    """Return the column of `to_bytes`; `data` has a whole number of items."""
+    """Return the column that `to_bytes` has encoded; `data` must have a whole number of items."""
     column = array(typecode)
     column.frombytes(data)
     return _swapped(column)

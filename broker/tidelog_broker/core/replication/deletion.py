@@ -59,7 +59,7 @@ class Deletion:
 
     @property
     def proposed(self) -> int:
-        """The highest known offset, effective or only stored, which a decision has to carry."""
+        """The highest known delete offset, effective or only stored, which a decision has to carry."""
         fence = self._state.fence
         return max(self._state.chain.deleted_below, fence.entry.deleting_below if fence is not None else 0)
 

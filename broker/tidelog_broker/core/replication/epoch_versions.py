@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EpochVersions:
-    """Queries on the current log and chain of one replica."""
+    """The versions of one replica's sealed epochs, derived from its current log and chain at each call."""
 
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
@@ -24,7 +24,7 @@ class EpochVersions:
         return self._state.log.epoch_end(epoch) in self._state.ends_of(epoch)
 
     def is_complete(self, epoch: int) -> bool:
-        """Return whether the log has the newest version of a decided epoch, or an older one that can be compacted."""
+        """Return whether the log has the newest version of a decided epoch, or an older one and all inputs for it."""
         held, ends = self._state.log.epoch_end(epoch), self._state.ends_of(epoch)
         return held == ends[-1] or (held in ends and self.can_make(epoch))
 
@@ -33,9 +33,9 @@ class EpochVersions:
         return self._has_front(epoch) and self.has_later(epoch)
 
     def _has_front(self, epoch: int) -> bool:
-        """Return whether the copy starts at or before the start of the round, or of the epoch.
+        """Return whether the log's copy starts no later than the newest version, at the round's floor or epoch's start.
 
-        If retention has deleted its front meanwhile, the new version is fetched, or made by a later round.
+        If retention has deleted the front of the copy meanwhile, the new version is fetched, or made by a later round.
         """
         state, begins = self._state, self._state.log.copy_start(epoch)
         floor = state.chain.compactions[epoch][-1].terms.floor
@@ -58,7 +58,7 @@ class EpochVersions:
         return True
 
     def outdated_epochs(self) -> list[int]:
-        """Return the epochs whose newest compacted version this log should have but lacks, oldest first."""
+        """Return the epochs whose newest compacted version this log should have but lacks, in ascending order."""
         state, found = self._state, []
         for epoch, compactions in sorted(state.chain.compactions.items()):
             end, below = state.ends_of(epoch)[-1], max(state.log_start, compactions[-1].terms.floor)
@@ -73,7 +73,7 @@ class EpochVersions:
         return state.start_of(epoch) < newest.terms.horizon and self._is_before(epoch, newest.at)
 
     def _is_before(self, epoch: int, at: int) -> bool:
-        """Return whether the log has an epoch as first decided, or in a version decided before the end of `at`."""
+        """Return whether the log has an epoch as first decided, or in a version from a decision before `at`'s."""
         state = self._state
         held, decision = state.log.epoch_end(epoch), state.decision(epoch)
         earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at < at]

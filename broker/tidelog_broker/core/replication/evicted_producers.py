@@ -48,7 +48,10 @@ class _Run(NamedTuple):
 
 
 class EvictedProducers:
-    """The newest evicted producers: up to `runs_max` runs of `run_length`, and an incomplete run; deterministic."""
+    """The most recently evicted producers: up to `runs_max` runs of `run_length`, and an incomplete run.
+
+    The content depends only on the calls of `add`.
+    """
 
     def __init__(self, *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX) -> None:
         self._run_length = run_length

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RUN_LENGTH: Final = 2048
 RUNS_MAX: Final = 32
 KEYED_MIN: Final = 16
-"""Number of requests that every partition remembers, even if the node's budget is exhausted."""
+"""Number of requests up to which a partition drops none, even if the node's budget is exhausted."""
 _CONTROL: Final = int(Flags.CONTROL)
 _COLUMNS: Final = ("Q", "I", "Q", "I", "Q", "I", "Q", "Q", "I")
 """Array type codes of the producer id and of each field of `KeyedRequest`."""
@@ -41,8 +41,8 @@ class KeyedRequest(NamedTuple):
     """The stored batch of a request.
 
     Attributes:
-        split: number of partitions of the request, its producer epoch.
-        digest: digest of the request, its base sequence.
+        split: number of partitions that the request was divided among; stored as the batch's producer epoch.
+        digest: digest of the request; stored as the batch's base sequence.
         records: number of records sent; 0 for a claim, which is a control batch without records.
         base_offset: offset of the first record.
         offsets: number of offsets of the batch.
@@ -73,7 +73,10 @@ class _Run(NamedTuple):
 
 
 class KeyedRequests:
-    """The newest keyed requests, deterministic in the calls of `note` unless the node's budget is exhausted."""
+    """The most recently stored keyed requests.
+
+    The content depends only on the calls of `note`, unless the node's budget is exhausted.
+    """
 
     def __init__(self, *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX) -> None:
         self._run_length = run_length
@@ -114,8 +117,8 @@ class KeyedRequests:
         if known.split != header.producer_epoch:
             raise ProtocolError(
                 pb.PRODUCER_FENCED,
-                f"the request with this idempotency key was split for {known.split} partitions first, now for "
-                f"{header.producer_epoch}; retry it with the first split",
+                f"the first attempt of the request with this idempotency key was divided among {known.split} "
+                f"partitions, this one among {header.producer_epoch}; divide the request as in the first attempt",
             )
         is_claim = bool(header.flags & _CONTROL) and not header.sequence_span
         if known.digest != header.base_sequence or (known.records != header.sequences and not is_claim):
@@ -126,7 +129,7 @@ class KeyedRequests:
         return known
 
     def note(self, producer_id: int, request: KeyedRequest) -> None:
-        """Remember a request whose batch has its offsets."""
+        """Remember a request whose batch was assigned its offsets."""
         is_new = producer_id not in self._newest
         self._newest[producer_id] = request
         if is_new and self._budget is not None and not self._budget.take() and len(self) > KEYED_MIN:
@@ -140,7 +143,7 @@ class KeyedRequests:
                     self._budget.give_back(dropped)
 
     def _drop_oldest(self) -> int:
-        """Drop the oldest run, or the oldest request if there is no run; return the number of dropped requests."""
+        """Drop the oldest run or, without a run, the request that was noted first; return the number of requests."""
         if self._runs:
             return len(self._runs.popleft().ids)
         del self._newest[next(iter(self._newest))]

@@ -18,7 +18,7 @@ from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
 class OpenEpochRepair:
-    """Damage in one replica's own copy of the open epoch, while it is the owner.
+    """Ends the open epoch of an owner whose copy of it is damaged, and then requests the repair of the copy.
 
     Args:
         followers: returns the followers.

@@ -30,7 +30,8 @@ SYNC_AHEAD: Final = 1 << 62
 """Flag in the attempt number of a PRE_VOTE by which an owner asks its replicas to sync ahead."""
 
 SLACK_BYTES: Final = MIB
-"""Unsynced bytes that do not justify a sync ahead, so that moving many small partitions does not double their syncs."""
+"""Unsynced bytes of a segment that do not justify a sync ahead: moving many small partitions must not double their
+syncs."""
 
 ROUND_MS: Final = 50
 """Rounds up to this duration are not repeated; later records are synced while the epoch is fenced."""
@@ -81,7 +82,7 @@ class PlannedEnd:
             self._next_round(now_ms)
 
     def forget(self) -> None:
-        """Drop the plan, because the epoch has ended or should not end by it."""
+        """Drop the plan, because the epoch has ended, or should not end by this plan."""
         self._plan = None
 
     def tick(self, now_ms: int) -> None:
@@ -160,7 +161,11 @@ class PlannedEnd:
     # --- followers ---------------------------------------------------------------------------------------
 
     def takes(self, sender: str, ask: pb.PreVote) -> bool:
-        """Handle an owner's request, answered once this log is synced ahead; return False for other pre-votes."""
+        """Handle an owner's request to sync ahead, and answer it when that is done.
+
+        Returns:
+            False if the pre-vote is not such a request, or this log needs no sync; the caller then answers it.
+        """
         state, active = self._state, self._state.active
         is_asked = ask.probe and ask.attempt & SYNC_AHEAD and (sender, ask.epoch) == (active.owner, active.epoch)
         if not is_asked or state.syncs_appends or not state.is_member:

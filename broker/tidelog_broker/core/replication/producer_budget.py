@@ -7,9 +7,9 @@ from typing import Final
 from weakref import ref
 
 NODE_PRODUCERS_MAX: Final = 100_000
-"""About 300 MB if each producer has eight batches in every partition, which few do."""
+"""Maximum number of producers, counted in each partition: about 300 MB if each has eight batches, which few have."""
 NODE_KEYED_MAX: Final = 500_000
-"""28 MB in full runs; at most 250 MB if no run is full."""
+"""Maximum number of idempotency keys: 28 MB in full runs, at most 250 MB if no run is full."""
 
 
 class SharedLimit:

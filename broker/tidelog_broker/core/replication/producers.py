@@ -20,7 +20,7 @@ batches are refused with DUPLICATE_OUT_OF_WINDOW, even of its first batch. The n
 A producer that was dropped entirely, or whose records retention deleted before any snapshot, is unknown: it gets
 UNKNOWN_PRODUCER when it continues, and a late retry of its first batch is stored again.
 
-Requests with an idempotency key have reserved producer ids and a table of their own (`keyed_requests`).
+Requests with an idempotency key have reserved producer ids and a table of their own (`idempotency_keys`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PRODUCERS_MIN: Final = 16
 """Producers whose newest batches each partition remembers regardless of the node's limit and of their idle time,
 because the clock of an owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
-"""Much longer than any client retries a batch."""
+"""Log time without an append after which a producer is evicted; much longer than any client retries a batch."""
 _IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
 _KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
 """Slice of a full window that is kept when a batch is added."""
@@ -236,7 +236,7 @@ class ProducerTable:
         self._evicted.add(evicted_id, evicted.producer_epoch, evicted.end_sequence)
 
     def snapshot(self) -> bytes:
-        """Return the serialized table, oldest producer first."""
+        """Return the serialized table, least recently appending producer first."""
         message = pb.ProducerSnapshot(
             silent=self._evicted.snapshot(),
             keyed=self._keyed_requests.snapshot(),

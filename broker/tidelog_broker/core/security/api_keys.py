@@ -28,25 +28,25 @@ class VerifiedSecrets:
 
     Args:
         random_key: 32 random bytes, known only to this process.
-        entries_max: maximum number of entries; the oldest are evicted.
+        entries_max: maximum number of entries; the one that was added first is evicted.
     """
 
     def __init__(self, random_key: bytes, *, entries_max: int = 10_000) -> None:
         self._random_key = random_key
         self._entries_max = entries_max
-        self._marks: dict[str, bytes] = {}
+        self._keyed_hashes: dict[str, bytes] = {}
 
     def knows(self, key: Key, kept_hash: bytes) -> bool:
         """Return whether this secret was verified against this stored hash."""
-        mark = self._marks.get(key.key_id)
-        return mark is not None and hmac.compare_digest(mark, self._mark(key, kept_hash))
+        known = self._keyed_hashes.get(key.key_id)
+        return known is not None and hmac.compare_digest(known, self._keyed_hash(key, kept_hash))
 
     def learn(self, key: Key, kept_hash: bytes) -> None:
         """Record that a secret was verified."""
-        self._marks.pop(key.key_id, None)
-        self._marks[key.key_id] = self._mark(key, kept_hash)
-        if len(self._marks) > self._entries_max:
-            del self._marks[next(iter(self._marks))]
+        self._keyed_hashes.pop(key.key_id, None)
+        self._keyed_hashes[key.key_id] = self._keyed_hash(key, kept_hash)
+        if len(self._keyed_hashes) > self._entries_max:
+            del self._keyed_hashes[next(iter(self._keyed_hashes))]
 
-    def _mark(self, key: Key, kept_hash: bytes) -> bytes:
+    def _keyed_hash(self, key: Key, kept_hash: bytes) -> bytes:
         return hmac.digest(self._random_key, kept_hash + key.secret.encode(), "sha256")

@@ -66,7 +66,7 @@ class Permissions:
         self.changes = 0
         """Incremented by every change, which invalidates earlier decisions."""
         self.all_read = True
-        """False until this node has read all rules since its start; a denial is then not final."""
+        """Whether this node has read all rules since its start; until then a denial is not final."""
         self._by_id: dict[str, pb.AccessRule] = {}
         self._by_principal: dict[str, dict[str, pb.AccessRule]] = {}
 
@@ -227,12 +227,12 @@ def refuse_admin(permissions: Permissions, principal: str) -> None:
 
 
 def operation_name(operation: int) -> str:
-    """Return the display name of an operation: `produce`."""
+    """Return the display name of an operation, for example `produce`."""
     return _word(pb.Operation, operation, "OP_")
 
 
 def resource_name(resource: int) -> str:
-    """Return the display name of a kind of resource: `topic`."""
+    """Return the display name of a kind of resource, for example `topic`."""
     return _word(pb.Resource, resource, "RES_")
 
 

@@ -25,7 +25,7 @@ DEFAULT: Final = "default"
 
 
 class Limits(NamedTuple):
-    """The limits of a caller; None: unlimited."""
+    """The limits of a principal or an address; None: unlimited."""
 
     produce_bytes: int | None = None
     """Bytes per second."""
@@ -198,16 +198,20 @@ def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
         if quota.HasField(field) and getattr(quota, field) < least:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{field} must be >= {least}, got {getattr(quota, field)}; a rate delays requests and never refuses "
-                "them. To lock a principal out, deny access by a rule, revoke its keys, or set connections to 0",
+                f"{field} must be >= {least}, got {getattr(quota, field)}; this limit delays requests and never "
+                "refuses them. To lock a principal out, deny access by a rule, revoke its keys, or set connections to "
+                "0",
             )
     if (is_admin or quota.subject in _EVERYBODYS) and quota.HasField("connections") and not quota.connections:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"connections must be >= 1 for {quota.subject!r}, got 0: 0 would lock every caller out",
+            f"connections must be >= 1 for {quota.subject!r}, got 0: 0 would lock "
+            f"{'the administrator' if is_admin else 'every caller'} out",
         )
     if not any(quota.HasField(field) for field in FIELDS):
-        raise ProtocolError(pb.INVALID_REQUEST, "a quota must set at least one limit, got none; to end one, remove it")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, "a quota must set at least one limit, got none; to end a quota, remove it"
+        )
     if is_address and any(quota.HasField(field) for field in ("topics", "partitions", "groups")):
         raise ProtocolError(
             pb.INVALID_REQUEST,

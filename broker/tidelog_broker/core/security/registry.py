@@ -34,7 +34,7 @@ ADMIN_BY_RECORD: Final = (
     "an API key or user in the cluster's records cannot act as the administrator of the settings: use a key of the "
     "node's admin_key_file (tidelog key new creates one), or set `admin` to another name"
 )
-"""Sessions of this record are refused: a caller with the permission `cluster` could create one."""
+"""Message of the refused authentication by such a record, which any caller with the permission `cluster` can create."""
 
 
 class SecurityRegistry:
@@ -141,7 +141,8 @@ class SecurityRegistry:
         most = {KEY: KEYS_MAX, RULE: RULES_MAX, USER: USERS_MAX, QUOTA: QUOTAS_MAX}[prefix]
         if self.count(prefix) >= most:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"there are {most} {prefix.rstrip('/')} records, the maximum; delete unused ones"
+                pb.INVALID_REQUEST,
+                f"the cluster has the maximum of {most} {prefix.rstrip('/')} records; delete unused ones",
             )
 
     def page(self, prefix: str, after: str, entries: int = PAGE_ENTRIES) -> tuple[list[pb.SecurityRecord], bool]:

@@ -25,7 +25,7 @@ _AGAIN_MS: Final = 100
 
 
 class NotAllowedError(ProtocolError):
-    """FORBIDDEN by the rules.
+    """The access rules do not allow an operation; its code is FORBIDDEN.
 
     Args:
         operation: display name of the operation.

@@ -29,9 +29,9 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PAGE_BYTES
 
 STATUS_TIMEOUT_S: Final = 1.5
-"""Limit of waiting for the answers of all other nodes."""
+"""Maximum time of waiting for the answers of all other nodes."""
 _NODES_WITH_TOPICS: Final = 256
-"""With more nodes the first page contains no topics."""
+"""In a cluster with more nodes the first page contains no topics, because the list of nodes may fill it."""
 
 
 async def cluster_status(broker: Broker, request: Request) -> None:
@@ -85,7 +85,7 @@ async def _partition_reports(broker: Broker, page: Page, others: Collection[str]
 
 
 async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
-    """Return the status of other nodes that answer in time."""
+    """Return the status of those other nodes that answer within `STATUS_TIMEOUT_S`."""
     query = pb.ClusterStatus(nodes_only=True)
     replies = await asyncio.gather(
         *(partition_descriptions.ask(broker, peer, query, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))

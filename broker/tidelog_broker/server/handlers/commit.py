@@ -38,7 +38,7 @@ from tidelog_proto.names import check_group_name
 T = TypeVar("T")
 
 OWNER_S: Final = 2.0
-"""Limit of waiting for the epochs of partitions with a single copy, all together."""
+"""Maximum time of waiting until the epochs of partitions with a single copy have begun, for all partitions together."""
 _RESULT_BYTES: Final = 128
 """Upper bound of a position in an answer, without its note and topic name."""
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
@@ -48,11 +48,11 @@ LARGE_COMMIT: Final = 256
 ANSWERED_AT_ONCE: Final = 500
 """Positions of a large commit's answer that are filled in without interruption, 3 us each."""
 PAGE_POSITIONS: Final = 2_000
-"""Limits the event-loop time of a page to a few milliseconds."""
+"""Maximum number of positions that are examined for a page, which takes a few milliseconds of the event loop."""
 
 
 class _Committer(NamedTuple):
-    """The request of a commit, the principal that creates the group with it or "", and the epoch of the state."""
+    """A commit's request, the principal that creates the group by it (or ""), and the epoch of the coordinator."""
 
     request: Request
     creator: str
@@ -72,8 +72,8 @@ class _Prepared:
     """The prepared records of a commit.
 
     Attributes:
-        records: to write.
-        kept: positions that are answered with what is stored after the write.
+        records: the records to write.
+        kept: positions that are answered with the position that is stored after the write.
         refused: positions that may not be committed, with the error; None: the member does not hold the partition.
     """
 
@@ -145,7 +145,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
     stored = [(result, _stored(broker, shard, key)) for key, _, result in prepared.kept]
     async for result, record in _unhurried(broker, request, stored):
         if record is None:  # The positions of a deleted topic are being removed.
-            refuse(result, ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted"))
+            refuse(result, ProtocolError(pb.UNKNOWN_TOPIC, f"the topic with id {result.topic_id.hex()} was deleted"))
         else:
             _fill(result, record)
     async for (key, _, result), refusal in _unhurried(broker, request, prepared.refused):
@@ -201,7 +201,7 @@ def _prepare(shard: GroupShard, message: pb.Commit, commits: Sequence[_Commit]) 
 
 
 async def _unhurried(broker: Broker, request: Request, items: Sequence[T]) -> AsyncIterator[T]:
-    """Yield the parts of an answer to a commit that has been written, in slices; nothing ends it."""
+    """Yield the parts of the answer to a commit in slices, without ending early, because the commit is written."""
     for at, item in enumerate(items):
         if at % ANSWERED_AT_ONCE == 0 and len(items) > LARGE_COMMIT:
             await broker.bounds.turns.next_slice(request.connection, request.payer, SLICE_US / 1e6)
@@ -347,7 +347,7 @@ async def _of_entries(
 
 
 def _after_place(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
-    """Return the entries after the last one of the previous page; none if that is not among them."""
+    """Return the entries after `after`, the last one of the previous page; none if the request does not name it."""
     places = iter(entries)
     if after is not None:
         for entry in places:

@@ -16,11 +16,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 COMPACT_TIMEOUT_S: Final = 3600.0
-"""Limit of waiting for an answer: a pass reads the whole log at a bounded rate. A pass that makes no progress fails
-much earlier, see `Compaction.run_now`."""
+"""Maximum time of waiting for an owner's answer: a compaction pass reads the whole log, possibly at a limited rate. A
+pass that makes no progress fails much earlier, see `Compaction.run_now`."""
 
 OWNER_TIMEOUT_S: Final = 10.0
-"""Limit of waiting for an owner that can write. Its answer is not retried, or a client would wait for an hour."""
+"""Maximum time for finding an owner that can write, over all attempts; each attempt could otherwise take an hour."""
 
 
 async def compact(broker: Broker, request: Request) -> None:

@@ -33,7 +33,7 @@ from tidelog_proto.names import check_group_name
 
 PAGE_GROUPS: Final = 1_000
 PAGE_EFFORT: Final = 50_000
-"""Limits the event-loop time of a page to tens of milliseconds; see `Descriptions.effort`."""
+"""Maximum effort of a page (`Descriptions.effort`), so that it takes at most tens of milliseconds of the event loop."""
 
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
@@ -114,7 +114,7 @@ async def list_some(broker: Broker, request: Request) -> None:
 
 
 async def _count(broker: Broker, request: Request) -> None:
-    """Answer the number of groups of a principal, for a node that is about to create one more."""
+    """Answer how many groups a principal has created, to a node on which it is about to create one more."""
     message = request.envelope.group_list
     if not request.is_of_node or request.connection.peer_id is None:
         raise ProtocolError(pb.INVALID_REQUEST, "the number of groups of a principal is reported only to nodes")
@@ -127,7 +127,11 @@ async def _count(broker: Broker, request: Request) -> None:
 
 
 def _merged(pages: Sequence[pb.GroupListReply]) -> pb.GroupListReply:
-    """Merge the pages of all partitions, up to the lowest last name of the pages that continue."""
+    """Merge the pages of all partitions.
+
+    The result ends at the lowest of the last names of the pages that continue, because their next pages may contain
+    names that sort before the remaining ones.
+    """
     ends = [page.groups[-1].group for page in pages if page.more]
     known = [group for page in pages for group in page.groups if not ends or group.group <= min(ends)]
     known.sort(key=lambda group: group.group)
@@ -169,7 +173,7 @@ async def delete(broker: Broker, request: Request) -> None:
 
 
 def _check(message: pb.GroupHeartbeat) -> None:
-    """Validate a heartbeat."""
+    """Refuse a heartbeat whose fields are invalid or exceed their limits."""
     check_group_name(message.group)
     if not _MEMBER_ID.fullmatch(message.member_id):
         raise ProtocolError(

@@ -30,7 +30,8 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
     if message.version != PROTOCOL_VERSION:
         raise ProtocolError(
             pb.UNSUPPORTED_VERSION,
-            f"protocol version {message.version} is not supported; this node uses {PROTOCOL_VERSION}",
+            f"protocol version {message.version} is not supported; this node uses version {PROTOCOL_VERSION}: use a "
+            "client of the node's release",
         )
     if len(message.client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise ProtocolError(
@@ -77,7 +78,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
 
 
 async def _session_of(broker: Broker, authenticator: Authenticator, request: Request) -> Session:
-    """Return the session of a client from its credentials or, without any, from its certificate."""
+    """Return the session of a client from its credentials or, if it has sent none, from its certificate."""
     credentials = request.envelope.hello.credentials
     if credentials.WhichOneof("kind") is None:
         certified = broker.security.certificates.session_of(request.connection.certificate())
@@ -100,9 +101,7 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
             raise
         if not await _knows_all(broker):
             raise _yet_to_hear() from error
-        if (
-            broker.security.registry.changes == heard
-        ):  # `__meta` has not changed, so a wrong secret is not hashed a second time.
+        if broker.security.registry.changes == heard:  # Nothing new is known, so a wrong secret is not hashed again.
             raise
     return await authenticator.session_of(credentials, address=address)
 
@@ -129,7 +128,7 @@ async def logged_in(
 
 
 async def _knows_all(broker: Broker) -> bool:
-    """Return whether this node knows all identities, applying all of `__meta` first."""
+    """Apply all of `__meta`; return whether that was possible, so that this node knows all identities."""
     if broker.lifecycle.starting:
         return False
     return broker.cluster.is_alone or await broker.meta_freshness.is_current()

@@ -70,7 +70,7 @@ async def identify(broker: Broker, request: Request) -> None:
 
 
 class _BeginAgainError(Exception):
-    """Raised for a login that is no longer valid."""
+    """Raised for a password login that is no longer valid, so that the gateway has to start a new one."""
 
 
 def _challenge(

@@ -72,7 +72,7 @@ async def metadata(broker: Broker, request: Request) -> None:
 
 
 def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | None:
-    """Answer a held request: only the partitions that differ from the client's metadata.
+    """Return the answer to a held request: only the partitions that differ from the client's metadata.
 
     Changes that exceed a page are sent after the client's next request.
 
@@ -158,7 +158,10 @@ async def _until_changed(broker: Broker, request: Request) -> None:
 
 
 async def has_news(broker: Broker, known: Sequence[pb.KnownEpochs]) -> bool:
-    """Return whether this node's metadata of a topic is newer; other work runs after each topic."""
+    """Return whether this node's metadata of any of these topics is newer than the client's.
+
+    The event loop runs other work after each topic.
+    """
     for each in known:
         if has_newer_metadata(each, _view(broker, each.topic_id)):
             return True

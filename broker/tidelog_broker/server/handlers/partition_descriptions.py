@@ -59,7 +59,9 @@ async def reports_of(
     """Return the descriptions of a page's partitions by other nodes; each reply names its node.
 
     Args:
-        timeout_s: limit of waiting for all answers.
+        parts: the topics and partitions of the page.
+        peers: the ids of the nodes that are asked.
+        timeout_s: maximum time of waiting for all answers.
         ages: whether record ages are included.
         as_is: whether the nodes answer without opening partitions.
     """

@@ -30,7 +30,8 @@ def hello(broker: Broker, request: Request) -> None:
     """Handle PEER_HELLO. Without names, the request of a joining node asks for this node's id and cluster.
 
     Raises:
-        ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST if it is repeated.
+        ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST on a connection that has begun a
+            handshake before.
     """
     message, connection = request.envelope.peer_hello, request.connection
     if not message.node_id and not message.cluster_id:
@@ -40,7 +41,7 @@ def hello(broker: Broker, request: Request) -> None:
     peers = _peers(broker)
     if connection.greeted or connection.challenge is not None:
         raise ProtocolError(
-            pb.INVALID_REQUEST, "this connection has completed a handshake; a peer handshake needs a new connection"
+            pb.INVALID_REQUEST, "this connection has begun a handshake before; open a new one for a peer handshake"
         )
     reply, challenge = answer_hello(peers.identity, message, os.urandom(PEER_NONCE_BYTES))
     try:
@@ -81,12 +82,13 @@ async def proof(broker: Broker, request: Request) -> None:
             return
         refusal = await _later_incarnation(broker, challenge, offered)
         if refusal is not None:
-            log.warning("refusing node %r: its data directory is an older copy", challenge.node_id)
+            what = "that of a running node" if refusal.in_use else "a directory that has had later starts"
+            log.warning("refusing node %r: its data directory is a copy of %s", challenge.node_id, what)
             request.reply(pb.Envelope(peer_welcome=refusal))
             connection.close()
             return
         await broker.incarnations.register(challenge.node_id, challenge.incarnation, offered)
-        # The loss of its link was handled before, so nothing would remove it from the peers later.
+        # The loss of this connection was handled before, so nothing would remove it from the peers later.
         if not connection.is_open:
             request.drop()
             return

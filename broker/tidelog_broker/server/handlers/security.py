@@ -21,9 +21,10 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 _USAGES_MAX: Final = 1_000
-"""Callers reported per node, longest throttled first. All nodes together report at most twice as many."""
+"""Maximum number of callers that a node reports: those that were throttled for longest. An answer contains at most
+twice as many, of all nodes together."""
 _USAGE_TIMEOUT_S: Final = 1.5
-"""Limit of waiting for the usage at all other nodes; later answers are omitted."""
+"""Maximum time of waiting for the usage at all other nodes; later answers are omitted."""
 _PREFIXES: Final = {
     pb.SecurityList.KEYS: KEY,
     pb.SecurityList.RULES: RULE,

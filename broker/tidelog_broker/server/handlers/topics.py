@@ -1,7 +1,8 @@
 """TOPIC create, describe, list, alter and delete.
 
-List and describe are answered, in pages, with what this node knows; a client that needs a confirmed answer makes the
-node first read all of `__meta`. Changes are made by the `controller` of the node that owns `__meta`.
+For the first page of a list, and for describe, the node first applies all of `__meta`. If the owner of `__meta` is
+unreachable, the node answers with what it knows, or refuses to describe a topic that is unknown or must be confirmed.
+Changes are made by the `controller` of the node that owns `__meta`.
 """
 
 from __future__ import annotations
@@ -126,9 +127,7 @@ async def list_some(broker: Broker, request: Request) -> None:
     """
     message = request.envelope.topic_list
     cursor = cursor_of(message)
-    begins = (
-        cursor is None or not cursor.topic_id
-    )  # The cursor of a following page has a topic id; one with a name only starts a list.
+    begins = cursor is None or not cursor.topic_id  # Only the cursor of a following page has a topic id.
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection, request.payer):
@@ -156,4 +155,4 @@ def _reply(broker: Broker, record: pb.TopicRecord) -> pb.Envelope:
 
 def _refuse_internal(name: str) -> None:
     if name.startswith(INTERNAL_PREFIX):
-        raise ProtocolError(pb.FORBIDDEN, f"{name} is an internal topic")
+        raise ProtocolError(pb.FORBIDDEN, f"{name} is an internal topic, which cannot be altered or deleted")

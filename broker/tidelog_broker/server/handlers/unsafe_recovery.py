@@ -15,14 +15,16 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 _ON_THE_WAY_S: Final = 2.0
+"""Time that the forwarding of the request and its answer may take, in addition to the recovery itself."""
 
 
 async def recover(broker: Broker, request: Request) -> None:
     """Handle an unsafe recovery; a node other than the named one forwards it.
 
     Raises:
-        ProtocolError: INVALID_REQUEST if the node cannot recover or be reached, UNKNOWN_TOPIC, UNKNOWN_PARTITION,
-            TIMED_OUT if it did not end in time. A retry alone does not help.
+        ProtocolError: INVALID_REQUEST if the named node is unreachable or cannot recover the partition, UNKNOWN_TOPIC,
+            UNKNOWN_PARTITION, TIMED_OUT if the recovery did not complete within `TIMEOUT_S`. A retry alone does not
+            help.
     """
     message = request.envelope.cluster_change.unsafe_recovery
     if message.node_id == broker.node_id:

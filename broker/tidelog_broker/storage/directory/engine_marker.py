@@ -35,7 +35,7 @@ def write_engine_marker(fs: FileSystem, directory: Path, engine: str) -> None:
 
 
 def marked_engine(names: Sequence[str]) -> str:
-    """Return the engine of a directory with these names."""
+    """Return the name of the engine of a directory that contains these file names."""
     return next((match[1] for name in names if (match := _MARKER.fullmatch(name))), SEGMENT)
 
 

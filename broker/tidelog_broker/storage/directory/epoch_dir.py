@@ -69,7 +69,7 @@ def make_epoch_dir(
 def remove_epoch_dir(fs: FileSystem, directory: Path) -> None:
     """Remove an epoch's directory, oldest segment first, each durably; a crash leaves a shorter or an empty log.
 
-    The name of the engine is removed last, so that the next start knows what has been left.
+    The engine's marker is removed last, so that after a crash the next start knows whose files remain.
     """
     names = fs.list_dir(directory)
     markers = [name for name in names if is_engine_marker(name)]

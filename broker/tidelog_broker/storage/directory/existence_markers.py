@@ -72,13 +72,13 @@ def mark_newest(fs: FileSystem, directory: Path, epoch: int) -> None:
 
 
 def marked_newest(fs: FileSystem, directory: Path) -> int | None:
-    """Return the recorded newest epoch of a partition's directory; None without one."""
+    """Return the recorded newest epoch of a partition's directory; None if none is recorded."""
     match = _NEWEST.fullmatch(_note(fs, directory) or "")
     return int(match[1]) if match else None
 
 
 def recreate_directory(fs: FileSystem, directory: Path, epoch: int) -> None:
-    """Recreate a lost partition's directory, durably, with the marker that an epoch had begun in it.
+    """Recreate the lost directory of a partition, durably, with the marker that an epoch had begun in it.
 
     Raises:
         OSError: the directory exists with the marker, or not at all.

@@ -1,10 +1,12 @@
-"""Names of files that logs and engines agree on."""
+"""Suffixes of file names that the logs and all engines use."""
 
 from __future__ import annotations
 
 from typing import Final
 
 NEW_SUFFIX: Final = ".new"
-"""An unfinished file or directory; removed at open."""
+"""Suffix of an unfinished file or directory, which the next open removes."""
 SEGMENT_SUFFIX: Final = ".seg"
-"""A file of records, named after its first offset: when a directory is removed, these are removed in order."""
+"""Suffix of a segment, which is named after its first offset: the removal of a directory removes the segments in the
+order of their names, oldest first.
+"""

@@ -1,10 +1,10 @@
 """Repair markers: an epoch's log lacks records, because it was truncated at damage, was lost, or the machine crashed.
 
 Such a log is valid but short: a replica that acknowledged more than it holds must not report its end when a new owner
-is elected. So before a damaged log is truncated, an empty file by this name is created in the epoch's directory. While
+is elected. So before a damaged log is truncated, an empty file `repairing` is created in the epoch's directory. While
 it exists the log is in LIMBO, also after a restart. It is removed when the missing part has been fetched up to the end
-that the epoch's owner reported afterwards, or when the end of the epoch is decided. Rejected: recording the former end
-and ending LIMBO there, because the last synced group has no sync mark yet and may be the damaged part.
+that the epoch's owner reported after the truncation, or when the end of the epoch is decided. Rejected: recording the
+former end and ending LIMBO there, because the last synced group has no sync mark yet and may be the damaged part.
 
 Where appends are not synced, a machine crash loses the newest of them. Such a log, too, is valid but short; it still
 counts in an election in which every other replica answers, so it has its own marker, `short-EPOCH` in the partition's

@@ -10,9 +10,10 @@ Each epoch has a directory of its own, which belongs to the log: the log creates
 changes (`storage.partition.partition_dirs`), always while its store is closed. The contents of the directory are the
 engine's: segment files, or a reference to data elsewhere.
 
-A call may wait for the disk unless the engine's `Capabilities` list it; it runs on the partition's I/O worker. Errors
-are three, see `storage.io.errors`: full (`DiskFullError`, nothing has changed), failed (`StorageFailedError`, final),
-damaged (`DamagedError`, and `Damage` with its bounds).
+A call may wait for the disk, unless the engine lists it in `Capabilities.never_wait`; so most calls run on the
+partition's I/O worker. An engine reports three kinds of errors, see `storage.io.errors`: no space (`DiskFullError`,
+nothing has changed), a failure (`StorageFailedError`, final), and damage (`DamagedError`, and `EpochStore.damage` with
+the first unreadable offset).
 
 Methods with a body are optional: their default is correct for every engine, but slow. `tidelog.testing.engine_suite`
 tests an engine.

@@ -1,4 +1,4 @@
-"""How a store is read, see `storage.engine`: batches, digests, times, candidates of a lookup, parts."""
+"""The interfaces for reading a store: batches, digests, lookups by time, key or tag, parts. See `storage.engine`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tidelog_proto.batch.header import BatchHeader
 class FoundBatches(NamedTuple):
     """Whole batches without padding, and the offset to continue from.
 
-    `heads` are the readable parts: each batch itself, or its header if only system calls may read the batch.
+    `heads` has for each batch the memory that Python code may read: the batch itself, or a copy of its header if only
+    system calls may read the batch.
     """
 
     batches: list[memoryview]
@@ -24,7 +25,12 @@ class FoundBatches(NamedTuple):
 
 
 class CandidateBatches(NamedTuple):
-    """The batches that may match: the listed ones, and all batches from slot `first` to below `stop`."""
+    """The result of a lookup in an index.
+
+    Attributes:
+        slots: the batches that may match, ascending.
+        first, stop: the lookup covered the slots `first` to `stop - 1`: no batch of them matches unless it is listed.
+    """
 
     slots: list[int]
     first: int
@@ -36,7 +42,7 @@ class Part(Protocol):
 
     @property
     def path(self) -> Path:
-        """Its name, for messages, and as a key as long as the store is open."""
+        """A path that names the part in messages; unique and unchanged while the store is open."""
         ...
 
     @property
@@ -56,7 +62,7 @@ class Part(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Its size."""
+        """The space that its contents take, without preallocated space."""
         ...
 
     @property
@@ -66,7 +72,7 @@ class Part(Protocol):
 
 
 class Indexes(Protocol):
-    """The maintenance of a partition's indexes of keys and tags in the background.
+    """What `PartitionLog` requires of the object that maintains its indexes of keys and tags in the background.
 
     `columns` is set on the event loop; everything else is thread-safe.
     """
@@ -93,18 +99,18 @@ class Indexes(Protocol):
         ...
 
     def request(self) -> None:
-        """Request a task on the thread that indexes the unindexed parts."""
+        """Queue a task that indexes the unindexed parts on the indexing thread, unless one is queued already."""
         ...
 
     def close(self) -> None:
-        """Release the accounted memory: the log is closed."""
+        """End the accounting of these indexes' memory, because the log is closed."""
         ...
 
 
 class Extent(ABC):
-    """The readable batches `first` to `stop - 1` of a part of a store, numbered by slots.
+    """The readable batches `first` to `stop - 1` of a part of a store. The number of a batch is its slot.
 
-    Valid only until the generator that has yielded it continues.
+    An extent and its slots are valid only until the generator that has yielded it continues.
     """
 
     first: int
@@ -114,7 +120,7 @@ class Extent(ABC):
 
     @abstractmethod
     def offset_of(self, slot: int) -> int:
-        """Return where the batch of a slot begins; for `stop`, where the last batch ends."""
+        """Return the base offset of the batch in a slot; for `stop`, the end offset of the last batch."""
 
     @abstractmethod
     def slots_below(self, offset: int) -> int:
@@ -126,15 +132,15 @@ class Extent(ABC):
 
     @abstractmethod
     def span_bytes(self, first: int, stop: int) -> int:
-        """Return how many bytes reading some batches at once reads."""
+        """Return how many bytes `read` with these arguments reads from the store."""
 
     @abstractmethod
     def window_stop(self, first: int, stop: int) -> int:
-        """Return the slot up to which batches are read at once, at least one."""
+        """Return the slot before which to end a `read` that begins at `first`: after `first`, at most `stop`."""
 
     @abstractmethod
     def read(self, first: int, stop: int) -> list[memoryview]:
-        """Read batches at once; the caller checks them.
+        """Read the batches `first` to `stop - 1` in one operation. They are not verified.
 
         Raises:
             OSError: the disk cannot be read.
@@ -150,13 +156,13 @@ class Extent(ABC):
 
     @abstractmethod
     def place_of(self, slot: int) -> tuple[Path, int]:
-        """Return where a batch lies, for messages."""
+        """Return the path of a batch's file or part, and the batch's position in it, for messages."""
 
     def prepare(self, column: TextColumn, indexes: Indexes | None) -> None:
-        """Bring the index of a column as close to `stop` as is possible within a lookup.
+        """Extend the index of a column towards `stop`, as far as a lookup has time for.
 
         Args:
-            indexes: maintains the indexes of segments; None: nothing does.
+            indexes: maintains the indexes of segments in the background; None if nothing does.
 
         Raises:
             OSError: the disk cannot be read.
@@ -167,9 +173,9 @@ class Extent(ABC):
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
     ) -> CandidateBatches:
-        """Return about `count_max` batches of slots first..stop-1 that may match, the first ones or the `newest`.
+        """Return about `count_max` batches of slots first..stop-1 that may match: the oldest, or the `newest` ones.
 
-        Without a column, or without an index of it, all may match.
+        Without a column, or without an index of it, every batch may match.
         """
 
 
@@ -177,8 +183,10 @@ class Scrubbed(NamedTuple):
     """The result of rereading a portion of a part.
 
     Attributes:
-        end: where the next portion begins, for the part itself.
-        damage: the reason if it is damaged.
+        end: where the next portion begins, in a form that only the part itself interprets.
+        size_bytes: the size of the portion.
+        is_done: whether no portion is left to read, because the part ends here or is damaged.
+        damage: a description of the damage, for the operator; empty if there is none.
     """
 
     end: object
@@ -188,7 +196,10 @@ class Scrubbed(NamedTuple):
 
 
 class ScrubPart(ABC):
-    """A sealed part of a store that can be reread to find damage. Equal as long as the part is unchanged."""
+    """A sealed part of a store that can be reread to find damage.
+
+    Two objects for the same part are equal as long as the part is unchanged.
+    """
 
     epoch: int
     path: Path
@@ -196,15 +207,18 @@ class ScrubPart(ABC):
 
     @abstractmethod
     def scrub(self, fs: FileSystem, start: object, bytes_max: int) -> Scrubbed:
-        """Read and check about `bytes_max` of the part, from its beginning (None) or from the end of another result.
+        """Read and check about `bytes_max` of the part.
+
+        Args:
+            start: None for the beginning of the part, or `Scrubbed.end` of the previous portion.
 
         Raises:
-            OSError: it was deleted or cannot be opened now; its contents are unknown.
+            OSError: the part was deleted or cannot be opened now, so whether it is damaged is unknown.
         """
 
 
 class EpochReading(ABC):
-    """Reads an epoch's store, on any thread, while one thread appends."""
+    """The reading side of an epoch's store, for any thread, while one thread appends."""
 
     @abstractmethod
     def read(
@@ -213,7 +227,8 @@ class EpochReading(ABC):
         """Read whole batches, starting with the one that holds `offset`, none of which ends above `limit_offset`.
 
         At least one batch is returned if one is below the limit, however large, unless `at_least_one` is False; the
-        first may begin before `offset`. With `to_send` the batches may be memory that only system calls may read.
+        first may begin before `offset`. With `to_send` the batches may be slices of a memory mapping, which only system
+        calls may read.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
@@ -237,7 +252,7 @@ class EpochReading(ABC):
         """Yield the headers of all batches from the one that holds `from_offset` to the current end."""
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None without one.
+        """Return the base offset of the first batch with a record of at least this timestamp; None if there is none.
 
         Only batches that end after `from_offset` count.
         """

@@ -13,11 +13,11 @@ from tidelog_proto.batch.header import BatchHeader, unpack_header
 from tidelog_proto.limits import HEADER_BYTES, MIB
 
 SCANNED_BYTES: Final = MIB
-"""How much is read at once."""
+"""Maximum bytes of one read."""
 
 
 class ScannedReading(EpochReading):
-    """Reads a store by `read` alone. Correct for every engine, and slow for lookups."""
+    """Implements all other reads of a store by means of `read`. Correct for every engine, and slow for lookups."""
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
@@ -56,7 +56,7 @@ class ScannedReading(EpochReading):
 
 
 class BatchesExtent(Extent):
-    """Batches in memory, without an index. Their position is that in the list, for messages."""
+    """An extent of batches in memory, without an index. In messages the position of a batch is its slot."""
 
     def __init__(self, path: Path, batches: Sequence[memoryview]) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class BatchesExtent(Extent):
         self.end_offset = unpack_header(self._batches[-1]).end_offset
 
     def offset_of(self, slot: int) -> int:
-        """Return where the batch of a slot begins; for `stop`, where the last batch ends."""
+        """Return the base offset of the batch in a slot; for `stop`, the end offset of the last batch."""
         return self._offsets[slot] if slot < self.stop else self.end_offset
 
     def slots_below(self, offset: int) -> int:
@@ -79,16 +79,16 @@ class BatchesExtent(Extent):
         return len(self._batches[slot])
 
     def span_bytes(self, first: int, stop: int) -> int:
-        """Return the size of some batches in bytes."""
+        """Return the size of the batches `first` to `stop - 1` in bytes."""
         return sum(map(len, self._batches[first:stop]))
 
     def window_stop(self, first: int, stop: int) -> int:
-        """Return the slot up to which batches are read at once: all are in memory."""
+        """Return `stop`: all batches are in memory, so one read may return all of them."""
         del first
         return stop
 
     def read(self, first: int, stop: int) -> list[memoryview]:
-        """Return batches."""
+        """Return the batches `first` to `stop - 1`."""
         return self._batches[first:stop]
 
     def head(self, slot: int) -> memoryview:
@@ -96,7 +96,7 @@ class BatchesExtent(Extent):
         return self._batches[slot][:HEADER_BYTES]
 
     def place_of(self, slot: int) -> tuple[Path, int]:
-        """Return where a batch lies, for messages."""
+        """Return the part's path and the batch's slot, for messages."""
         return self._path, slot
 
     def find(

@@ -1,4 +1,4 @@
-"""Engines and the stores of epochs, see `storage.engine`."""
+"""The interfaces that a storage engine implements: `Engine` and `EpochStore`; see `storage.engine`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from tidelog_proto.batch.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, FETCH_BYTES_MAX
 
 SEGMENT: Final = "segment"
-"""The engine of an epoch whose directory names none."""
+"""The name of the segment engine, which stores each epoch whose directory names no engine."""
 
 State = Literal["active", "sealed", "limbo", "failed"]
-"""Whether a store takes appends, and if not, why."""
+"""`active`: the store takes appends; `sealed`: its epoch has ended; `limbo`: it is damaged or lacks records; `failed`:
+a write or sync has failed, or the store was closed.
+"""
 
 Call = Literal["reserve", "append", "sync", "truncate", "seal", "read", "find", "delete_oldest"]
 """Calls that may wait for the disk."""
 
 
 def padded(length_bytes: int) -> int:
-    """Return the padded size of a batch of this length, in which space is reserved."""
+    """Return the space that a batch of this length takes in a store: rounded up to `BATCH_ALIGNMENT_BYTES`."""
     return -(-length_bytes // BATCH_ALIGNMENT_BYTES) * BATCH_ALIGNMENT_BYTES
 
 
@@ -40,10 +42,10 @@ class Capabilities:
         replicated: it may store partitions with more than one replica.
         compactable: its epochs may be compacted, into epochs of the same engine.
         tierable: its sealed epochs may be moved to slower storage.
-        indexes: the columns that it has an index of; lookups of others scan.
-        bytes_max: how much it can hold on a node; 0: no bound of its own.
-        batch_bytes_max: the largest batch.
-        never_wait: calls that never wait.
+        indexes: the columns that it has an index of; lookups by other columns scan the log.
+        bytes_max: maximum bytes of records that it stores on a node; 0 if it has no limit of its own.
+        batch_bytes_max: maximum size of a batch in bytes.
+        never_wait: calls that never wait for a disk or a network.
     """
 
     durable: bool
@@ -73,13 +75,13 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Why a store is in LIMBO.
+    """The damage because of which a store is in LIMBO.
 
     Attributes:
         path: the damaged file, or the directory of the epoch.
-        position: where in it.
+        position: the byte of the file at which the damage begins; 0 for a directory.
         offset: the first offset that cannot be read.
-        synced_offset: the highest offset known to have been synced.
+        synced_offset: the records below it are known to have been synced.
         reason: a text for the operator.
     """
 
@@ -91,14 +93,14 @@ class Damage:
 
 
 class Held(Protocol):
-    """The part of a store that each append reads, as an attribute because a call costs more."""
+    """What `EpochStore.held` has to provide. Each append reads it; reading an attribute costs less than a call."""
 
     damage: Damage | None
     """Why the store is in LIMBO, None if it is not."""
 
 
 class AppendedGroup(NamedTuple):
-    """Position and length of an appended group."""
+    """The offsets of an appended group of batches, and the space that it takes in the store."""
 
     base_offset: int
     end_offset: int
@@ -106,19 +108,20 @@ class AppendedGroup(NamedTuple):
 
 
 class EpochStore(ABC):
-    """The store of one epoch. One thread at a time may append, any may read.
+    """The store of one epoch. One thread at a time may append, any thread may read.
 
-    A group is appended with `ensure_space`, before its offsets are assigned, then `append`, then `sync`. After a failed
-    write or sync the store takes no more writes.
+    To append a group of batches, call `ensure_space` before their offsets are assigned, then `append`, then `sync`.
+    After a failed write or sync the store takes no more writes.
 
     Attributes:
-        held: has the damage.
+        held: provides `damage` to the appending thread.
         reader: reads the store, on any thread.
-        is_repairing: whether records that the store once had are missing: it is in LIMBO, and takes appends of them.
-        is_lost: whether the engine has nothing of what the store had accepted when it was last open: it continues
-            empty, at its start.
+        is_repairing: whether the store is in LIMBO because it lacks records that it once had, and takes appends of
+            just these records.
+        is_lost: whether the engine has lost all records that the store had when it was last open; the store is then
+            empty and begins at its start again.
         segment_bytes: the size of parts that begin from now on.
-        synced_offset: everything below it is durable, as far as the engine is.
+        synced_offset: everything below it is durable, provided that the engine itself is durable.
     """
 
     engine: str
@@ -166,7 +169,7 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def segments(self) -> Sequence[Part]:
-        """The parts, oldest first, at least one; replaced as a whole."""
+        """The parts, oldest first, at least one. The sequence is replaced as a whole, never mutated."""
 
     @property
     @abstractmethod
@@ -181,7 +184,7 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """The size of the contents."""
+        """The size of all parts, without preallocated space."""
 
     @abstractmethod
     def has_room(self, needed_bytes: int) -> bool:
@@ -215,7 +218,7 @@ class EpochStore(ABC):
 
     @abstractmethod
     def sync(self) -> int:
-        """Make all appended batches durable, as far as the engine is, and return their end offset.
+        """Make all appended batches durable, if the engine is durable, and return their end offset.
 
         Raises:
             StorageFailedError: the sync failed, now or before. It is never retried.
@@ -223,7 +226,7 @@ class EpochStore(ABC):
 
     @abstractmethod
     def seal(self) -> None:
-        """Seal the epoch at its end: sync, take no more appends.
+        """Seal the epoch at its end: sync, and take no more appends.
 
         Raises:
             StorageFailedError: as `sync`.
@@ -282,20 +285,20 @@ class EpochStore(ABC):
         """
 
     def scrub_parts(self, *, is_newest: bool) -> Sequence[ScrubPart]:
-        """Return what can be reread to find damage; `is_newest`: the epoch may still be appended to."""
+        """Return the parts that can be reread to find damage; `is_newest`: the epoch may still be appended to."""
         del is_newest
         return ()
 
 
 class Engine(ABC):
-    """Creates and opens the stores of epochs. One object a node; thread-safe."""
+    """Creates and opens the stores of epochs. A node has one object of each engine. Thread-safe."""
 
     name: str
     capabilities: Capabilities
 
     @abstractmethod
     def lay_out(self, directory: Path, start: EpochStart, *, segment_bytes: int) -> None:
-        """Put what a new, empty store needs into a new directory; the caller syncs and renames the directory.
+        """Create the files of a new, empty store in a new directory; the caller syncs and renames the directory.
 
         Raises:
             OSError: the disk failed or is full; the caller removes the directory.
@@ -321,12 +324,12 @@ class Engine(ABC):
         """
 
     def is_deleted(self, names: Sequence[str]) -> bool:
-        """Return whether a directory with these names is what an interrupted deletion has left."""
+        """Return whether a directory that contains these file names is what an interrupted deletion has left."""
         del names
         return False
 
     def forget(self, directory: Path) -> None:
-        """Release what the engine has outside of a directory, which is about to be removed; its store is closed."""
+        """Release what the engine keeps outside of a directory, which is about to be removed; its store is closed."""
         del directory
 
 
@@ -337,9 +340,9 @@ class Volume(Protocol):
     namer: IoWorkers | None
     """Syncs directories in the background; None: the caller syncs."""
     memory_bytes: int
-    """Bound of the records of epochs in memory."""
+    """Maximum bytes of records that the memory engine stores on the node."""
     engines: dict[str, Engine]
-    """The engines in use; see `storage.engines`."""
+    """The engines in use, by name; see `storage.engines`."""
 
     @property
     def was_full(self) -> bool:
@@ -352,4 +355,4 @@ class Volume(Protocol):
 
 
 EngineFactory = Callable[[Volume], Engine]
-"""The type of the entry points of the group `tidelog.engines`."""
+"""The type of the objects that the entry points of the group `tidelog.engines` refer to."""

@@ -27,7 +27,8 @@ from tidelog_broker.storage.io.deferred_sync import DeferredSync
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 
 UNSYNCED_SEGMENTS_MAX: Final = 4
-"""Limit of rolled, unsynced segments, which the end of an epoch must sync; beyond it an append syncs the oldest.
+"""Maximum number of rolled, unsynced segments, because the end of an epoch waits for their syncs. Before it rolls
+another segment, the appending thread syncs the oldest of them.
 """
 
 
@@ -126,7 +127,7 @@ class DeferredSyncs:
             self._disk.syncer.offer(self._rolled[0].sync.finish_in_background)
 
     def cancel_all_but(self, count: int) -> None:
-        """Cancel the pending syncs of the segments before the newest `count`, which are being deleted."""
+        """Cancel the pending syncs of all but the newest `count` rolled segments: the older ones are being deleted."""
         while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 

@@ -61,7 +61,7 @@ class EpochLog(EpochStore):
         end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
         self._disk = disk
         self._held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
-        """The segments, their end and their damage; others only read it."""
+        """The segments, their end and their damage; other objects only read it."""
         self.held = self._held
         self.segment_reader = EpochReader(disk, self._held)
         """Reads the log, on any thread."""
@@ -88,9 +88,12 @@ class EpochLog(EpochStore):
         sealed_end_offset: int | None = None,
         is_new: bool = False,
     ) -> EpochLog:
-        """Recover an epoch; see `recovery`. With `sealed_end_offset` the epoch takes no appends and must end there.
+        """Recover an epoch; see `recovery`.
 
-        `is_new`: this process has just created the directory, durably.
+        Args:
+            sealed_end_offset: the decided end of the epoch, if it has ended: the log then takes no appends, and is in
+                LIMBO if it does not end there.
+            is_new: whether this process has just created the directory, durably.
 
         Raises:
             DamagedError: no segment has a valid header.
@@ -199,7 +202,7 @@ class EpochLog(EpochStore):
                     self._disk.open_segments.close_unused()
                 if self._give_up_spare():
                     return self.ensure_space(needed_bytes)
-                raise space_or_failure(f"no space for {needed} bytes in {self.directory}", error) from error
+                raise space_or_failure(f"{needed} bytes cannot be allocated in {self.directory}", error) from error
             raise self._fail("allocating space", error) from error
         except StorageFailedError as error:
             self._failure = self._failure or error.message
@@ -220,7 +223,7 @@ class EpochLog(EpochStore):
         except OSError as error:
             if is_shortage(error):
                 self._disk.note_full()
-                raise space_or_failure(f"no space for another segment in {self.directory}", error) from error
+                raise space_or_failure(f"another segment cannot be created in {self.directory}", error) from error
             raise self._fail("allocating space", error) from error
         except StorageFailedError as error:
             self._failure = self._failure or error.message
@@ -300,7 +303,7 @@ class EpochLog(EpochStore):
                 self._active = None
             for segment in self._held.segments:
                 self._disk.open_segments.drop(segment.path)
-            self._failure = self._failure or "it is closed"
+            self._failure = self._failure or "the log is closed"
 
     def truncate(self, end_offset: int) -> None:
         """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
@@ -481,16 +484,14 @@ class EpochLog(EpochStore):
 
     def _writable(self) -> ActiveSegment:
         if self._failure:
-            raise StorageFailedError(
-                f"{self.directory} takes no more writes: {self._failure}; check the disk and restart"
-            )
+            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
         if self._deferred.error is not None:
             raise self._fail("a background sync", self._deferred.error)
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}")
         if self._active is None:
-            raise StorageFailedError(f"{self.directory} is sealed at offset {self.end_offset}")
+            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
         return self._active
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
@@ -498,11 +499,11 @@ class EpochLog(EpochStore):
         return active.end.position + needed_bytes > self.segment_bytes and active.has_batches
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
-        self._failure = f"{what} failed: {error}"
-        return StorageFailedError(f"{self.directory}: {self._failure}; check the disk and restart")
+        self._failure = f"{what} failed: {error}; check the disk and restart the node"
+        return StorageFailedError(f"{self.directory}: {self._failure}")
 
     def _roll(self, old: ActiveSegment) -> ActiveSegment:
-        """Begin the next segment and retire the old one; an OSError before the next has its name changes nothing."""
+        """Begin the next segment and retire the old one; an OSError while the next one is created changes nothing."""
         try:
             self._deferred.sync_names()
             self._deferred.make_room()
@@ -527,7 +528,7 @@ class EpochLog(EpochStore):
         try:
             self._held.segments = (*self._held.segments[:-1], self._retire(old), new)
         except OSError as error:
-            raise self._fail("rolling", error) from error
+            raise self._fail("rolling to a new segment", error) from error
         self._held.end = new.end
         if self.synced_offset < self._held.end.offset:
             self._deferred.defer_segment_sync(old.hand_over(), old.size_bytes)
@@ -555,4 +556,4 @@ class EpochLog(EpochStore):
             active.datasync()
             active.give_back_space()
         except OSError as error:
-            raise self._fail("the closing mark", error) from error
+            raise self._fail("writing the sync mark at the end of the log", error) from error

@@ -111,7 +111,7 @@ class EpochReader(EpochReading):
             return opened.index.offsets[slot] if slot >= 0 else None
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None without one.
+        """Return the base offset of the first batch with a record of at least this timestamp; None if there is none.
 
         Only batches that end after `from_offset` count. A segment's index holds the maximum timestamp so far, which may
         be that of an earlier batch, so in the segment that holds `from_offset` the batch headers are read instead.
@@ -195,7 +195,7 @@ class EpochReader(EpochReading):
                     if size_bytes > opened.synced_bytes + slack_bytes:
                         opened.datasync(size_bytes)
             except OSError as error:
-                raise StorageFailedError(f"{segment.path}: a sync ahead failed: {error}; check the disk") from error
+                raise StorageFailedError(f"{segment.path} could not be synced: {error}; check the disk") from error
             except ProtocolError:
                 continue  # The segment was deleted meanwhile, or the log is closed.
 
@@ -235,13 +235,15 @@ class EpochReader(EpochReading):
             raise unreadable(f"{segment.path} cannot be opened", error) from error
         if now is None:
             raise self._out_of_range(segment.base_offset)
-        raise StorageFailedError(f"{segment.path}: the log is closed")
+        raise StorageFailedError(f"{segment.path} cannot be read: the log is closed")
 
     def _out_of_range(self, offset: int) -> ProtocolError:
-        start_offset, end_offset = self._held.segments[0].base_offset, self._held.end.offset
+        first, end_offset = self._held.segments[0].header, self._held.end.offset
+        start_offset = first.base_offset
         return ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is out of range; offsets {start_offset} to {end_offset} can be read",
+            f"partition {first.partition}: offset {offset} is out of range; offsets {start_offset} to {end_offset} can "
+            f"be read in epoch {first.epoch}",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )

@@ -1,4 +1,4 @@
-"""The segments of an epoch: replaced by the writer, read by readers, see `epoch_reader`."""
+"""The state of an epoch's log that its writer changes and its readers read; see `epoch_reader`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ Segment = SealedSegment | ActiveSegment
 
 
 class HeldSegments:
-    """The segments of an epoch and their end: replaced by the writer, read by readers; see the module.
+    """The segments of an epoch, the end of its log, and its damage. Only the writer changes them.
 
     Attributes:
         segments: oldest first, at least one; replaced as a whole.
         end: the end of the last appended record; in LIMBO, of the last readable one.
         damage: why the log is in LIMBO, None if it is not.
-        beside: held while creating a file beside a segment, and while closing or truncating the log.
+        beside: the lock that is held while a file is created beside a segment, and while the log is closed or
+            truncated.
         takes_files: whether a file may be created beside a sealed segment; changed with `beside` held.
     """
 

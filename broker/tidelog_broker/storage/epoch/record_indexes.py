@@ -33,21 +33,22 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 BEHIND_BYTES_MAX: Final = 1 * MIB
-"""Maximum bytes appended between two updates of the growing segment's index."""
+"""Number of appended bytes after which an update of the growing segment's index is requested."""
 CATCH_UP_BYTES_MAX: Final = 4 * MIB
-"""Limit of what a lookup itself reads into an index."""
+"""Maximum bytes that a lookup itself reads into an index."""
 CATCH_UP_BATCHES_MAX: Final = 4096
+"""Maximum number of batches that a lookup itself reads into an index."""
 _STEP_WINDOWS: Final = 16
 """Maximum number of MiB that one task reads on the thread that all partitions share."""
 _ALL_WINDOWS: Final = 1 << 20
 
 _Mark = tuple[int, TextColumn]
-"""A segment's nonce and a column."""
+"""An index file: the nonce of its segment, and its column."""
 _State = Literal["there", "lacking", "failed"]
 
 
 class IndexedLog(Protocol):
-    """The log of a partition, as far as its indexes need it. Only its epochs of the segment engine are indexed here."""
+    """What `RecordIndexes` requires of a partition's log. Only epochs of the segment engine are indexed here."""
 
     @property
     def disk(self) -> Volume:
@@ -104,7 +105,7 @@ class RecordIndexes:
         return max(0, segment.size_bytes - opened.index.place(covered).position)
 
     def close(self) -> None:
-        """Release the accounted memory: the log is closed."""
+        """End the accounting of these indexes' memory, because the log is closed."""
         self._disk.hash_memory.holds(self, 0)
 
     def switch(self, columns: frozenset[TextColumn]) -> None:
@@ -131,7 +132,7 @@ class RecordIndexes:
             self.request()
 
     def request(self) -> None:
-        """Request a task on the thread that indexes the unindexed parts."""
+        """Queue a task that indexes the unindexed parts on the indexing thread, unless one is queued already."""
         indexer = self._disk.indexer
         if indexer is None:
             return
@@ -143,7 +144,7 @@ class RecordIndexes:
             self._is_requested = False
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
-        """Bring a segment's index as close to slot `stop` as is possible within a lookup.
+        """Extend a segment's index towards slot `stop`, as far as a lookup has time for.
 
         Raises:
             OSError: the disk cannot be read.
@@ -180,7 +181,7 @@ class RecordIndexes:
             self.request()
 
     def _forget_marks(self) -> None:
-        """Forget deleted segments, and failures, so that they are retried."""
+        """Forget the state of deleted segments' index files, and failures, so that indexing is retried."""
         nonces = {segment.header.nonce for _, segment in self._segments()}
         marks = list(self._marks.items())
         self._may_lack = True
@@ -202,7 +203,7 @@ class RecordIndexes:
                 took_time = bool(columns) and self._index(epoch, segment, columns)
             except (OSError, ProtocolError) as error:
                 # The segment was deleted or closed meanwhile, or is damaged, which a reader reports.
-                log.info("not indexing the %ss of %s: %s", segment.path, " and ".join(columns), error)
+                log.info("not indexing %s by %s: %s", segment.path, " and ".join(columns), error)
                 for column in columns:
                     self._marks[segment.header.nonce, column] = "failed"
                 continue
@@ -214,7 +215,7 @@ class RecordIndexes:
         return False
 
     def _is_done(self, segment: Segment, column: TextColumn) -> bool:
-        """Return whether a segment has its index file, which is checked only when read, or cannot get it now."""
+        """Return whether a column of a segment needs no work: its index file exists, or indexing it has failed."""
         mark = (segment.header.nonce, column)
         if isinstance(segment, ActiveSegment):
             return self._marks.get(mark) == "failed"
@@ -232,14 +233,13 @@ class RecordIndexes:
         return next((log for log in self._held.epochs if log.epoch == epoch and isinstance(log, EpochLog)), None)
 
     def _index(self, epoch: EpochLog, segment: Segment, columns: list[TextColumn]) -> bool:
-        """Continue the indexes of a segment; return whether that took time."""
+        """Continue the indexes of a segment; return whether that took so long that this task must end."""
         with epoch.segment_reader.lease(segment) as opened:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
                 memory = self._disk.hash_memory
-                memory.holds(
-                    self, opened.hashes.size_bytes
-                )  # The count may be lower than before if this segment was just started.
+                # The amount may be lower than the last one, because this segment has just begun.
+                memory.holds(self, opened.hashes.size_bytes)
                 if memory.is_full:
                     return False  # A lookup scans this segment until it is full and gets its file.
                 is_there = opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)
@@ -276,7 +276,7 @@ def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
             file.pwritev(pieces, 0)
         fs.rename(unnamed, path)
     except OSError as error:
-        log.warning("%s cannot be written, retrying later: %s", path, error)
+        log.warning("the index %s cannot be written, retrying later: %s", path, error)
         with contextlib.suppress(OSError):
             fs.unlink(unnamed)
         return False

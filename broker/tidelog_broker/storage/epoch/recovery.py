@@ -11,9 +11,9 @@ known synced offset on, every batch is checked. At the first bad or zero block t
   the same way.
 
 Damage in the last synced group looks like a torn write, because the mark that covers it is written with the next group:
-the group is truncated. The kept part that no mark covers is rewritten and synced before anyone reads it, and so are the
-names: after a kill it may be only in the page cache, and after a failed sync even another sync would not write it, see
-`rewrite`.
+the group is truncated. The kept part that no mark covers is rewritten and synced before it is read or appended to, and
+the directory is synced: after a kill that part may be only in the page cache, and after a failed sync even another sync
+would not write it, see `rewrite`.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ def _remove_unfinished(fs: FileSystem, directory: Path) -> None:
 
 
 def _name_begun(fs: FileSystem, directory: Path) -> None:
-    """Rename segments that have a temporary name; delete those without a valid header, which were never synced.
+    """Rename segments that have a temporary name; delete those whose header is invalid or of another segment.
 
-    An invalid header was never synced; the header of another segment means that the file was reused.
+    An invalid header was never synced, so nothing in the file was; the header of another segment means that the file
+    was reused and the new header was not written.
     """
     begun = [directory / name for name in fs.list_dir(directory) if name.endswith(BEGUN_SUFFIX)]
     for path in begun:
@@ -123,7 +124,10 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
 
 
 def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_FoundSegment], Damage | None]:
-    """Return the segments up to the first with a bad header: headers are durable before a segment gets its name."""
+    """Return the segments before the first one with a bad header, and that damage.
+
+    A bad header is damage, because a segment gets its name only after its header is durable.
+    """
     found: list[_FoundSegment] = []
     for name in fs.list_dir(directory):
         if not name.endswith(SEGMENT_SUFFIX):
@@ -167,13 +171,16 @@ def _sealed_by_next(segment: _FoundSegment, following: SegmentHeader) -> SealedS
 
 
 def _trusted(fs: FileSystem, found: list[_FoundSegment]) -> Recovered:
-    """Derive the ends of all segments but the last from the next headers; an index with another end means a gap."""
+    """Derive the end of each segment but the last from the header of the next one.
+
+    If a segment's index file has another end, there is a gap: damage.
+    """
     recovered = Recovered()
     for segment, following in pairwise(found):
         sealed = _sealed_by_next(segment, following.header)
         end = peek_index_end(fs, segment.path, segment.header)
         if end is not None and (end.offset, end.digest) != (sealed.end_offset, sealed.end_digest):
-            reason = f"it ends at offset {end.offset}, but the next segment begins at {sealed.end_offset}"
+            reason = f"the segment ends at offset {end.offset}, but the next one begins at {sealed.end_offset}"
             synced_offset = found[-1].header.synced_offset
             recovered.sealed.append(replace(sealed, end_offset=end.offset, end_digest=end.digest))
             recovered.damage = Damage(segment.path, end.position, end.offset, synced_offset, reason)
@@ -193,7 +200,9 @@ def _recover_sealed(fs: FileSystem, found: list[_FoundSegment], end_offset: int)
         return recovered
     scan = _scan(fs, last)
     if scan.end_offset != end_offset:
-        reason = f"the epoch ends at offset {end_offset}, this segment at {scan.end_offset}: {scan.stop.reason}"
+        reason = f"the epoch ends at offset {end_offset}, but this segment, its last one, at {scan.end_offset}"
+        if scan.stop.reason:
+            reason = f"{reason}: {scan.stop.reason}"
         recovered.last = LastSegment(last.path, scan)
         recovered.damage = Damage(last.path, scan.stop.position, scan.end_offset, end_offset, reason)
         return recovered
@@ -233,11 +242,18 @@ def _recover_open(fs: FileSystem, found: list[_FoundSegment], damage: Damage | N
 
 
 def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: list[_FoundSegment]) -> Damage | None:
-    """Distinguish damage from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
-    reason = scan.stop.reason or f"synced records are missing: {scan.stop.kind}"
+    """Return the damage after the valid prefix, which ends in `segment`; None if the rest is only a torn tail.
+
+    Args:
+        later: the segments after `segment`.
+    """
+    missing = "the file ends here" if scan.stop.kind == "end" else "the bytes here are zero"
+    reason = scan.stop.reason or f"synced records are missing: {missing}"
     if later and scan.end_offset >= later[0].header.base_offset:
         # A crash cannot cause this: a segment begins where the one before it ends.
-        reason = f"it ends at offset {scan.end_offset}, but the next segment begins at {later[0].header.base_offset}"
+        reason = (
+            f"the segment ends at offset {scan.end_offset}, but the next one begins at {later[0].header.base_offset}"
+        )
         return Damage(segment.path, scan.stop.position, scan.end_offset, scan.synced_offset, reason)
     marks = [scan.synced_offset, _tail(fs, segment, scan.end_position).synced_offset]
     for other in later:

@@ -19,7 +19,7 @@ CAPABILITIES: Final = Capabilities(
 
 
 class SegmentEngine(Engine):
-    """Creates and opens `EpochLog`s."""
+    """The segment engine of a node: creates and opens `EpochLog`s."""
 
     name = SEGMENT
     capabilities = CAPABILITIES

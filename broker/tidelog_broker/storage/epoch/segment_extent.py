@@ -16,10 +16,10 @@ _ALL_WINDOWS: Final = 1 << 20
 
 
 class _SegmentIndexes(Protocol):
-    """The maintenance of indexes of segments; `RecordIndexes` is above this module."""
+    """What `SegmentExtent` requires of `RecordIndexes`, a class that this module must not import."""
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
-        """Bring a segment's index as close to slot `stop` as is possible within a lookup."""
+        """Extend a segment's index towards slot `stop`, as far as a lookup has time for."""
         ...
 
 
@@ -36,7 +36,7 @@ class SegmentExtent(Extent):
         self.end_offset = end_offset
 
     def offset_of(self, slot: int) -> int:
-        """Return where the batch of a slot begins; for `stop`, where the last batch ends."""
+        """Return the base offset of the batch in a slot; for `stop`, the end offset of the last batch."""
         return self._opened.index.offsets[slot] if slot < self.stop else self.end_offset
 
     def slots_below(self, offset: int) -> int:
@@ -48,17 +48,17 @@ class SegmentExtent(Extent):
         return self._opened.index.place(slot).length
 
     def span_bytes(self, first: int, stop: int) -> int:
-        """Return the size of the range of the file that has some batches."""
+        """Return the size of the file range that has the batches `first` to `stop - 1`."""
         index = self._opened.index
         last = index.place(stop - 1)
         return last.position + last.length - index.place(first).position
 
     def window_stop(self, first: int, stop: int) -> int:
-        """Return the slot after batches of about a window's bytes, at least one."""
+        """Return the slot before which to end a read of about `WINDOW_BYTES`; see `Extent.window_stop`."""
         return window_stop(self._opened.index, first, stop)
 
     def read(self, first: int, stop: int) -> list[memoryview]:
-        """Read batches with one `pread`."""
+        """Read the batches `first` to `stop - 1` with one `pread`."""
         index = self._opened.index
         start = index.place(first).position
         data = memoryview(self._opened.file.pread(self.span_bytes(first, stop), start))
@@ -74,7 +74,7 @@ class SegmentExtent(Extent):
         return self._segment.path, self._opened.index.place(slot).position
 
     def prepare(self, column: TextColumn, indexes: Indexes | None) -> None:
-        """Bring the index of a column as close to `stop` as a lookup may; see `RecordIndexes.prepare`."""
+        """Extend the index of a column towards `stop`; see `RecordIndexes.prepare`."""
         if indexes is None:
             self._opened.hashes.catch_up([column], self.stop, windows_max=_ALL_WINDOWS)
         else:

@@ -40,6 +40,6 @@ class SegmentPart(ScrubPart):
             return Scrubbed(scan.end, size_bytes, is_done=False)
         damage = ""
         if (scan.end_offset, scan.end_digest) != (self.end_offset, self.end_digest):
-            reason = scan.stop.reason or f"it ends at offset {scan.end_offset:,}, expected {self.end_offset:,}"
+            reason = scan.stop.reason or f"the segment ends at offset {scan.end_offset:,}, expected {self.end_offset:,}"
             damage = f"{self.path} is damaged at byte {scan.stop.position:,}: {reason}"
         return Scrubbed(scan.end, size_bytes, is_done=True, damage=damage)

@@ -72,7 +72,7 @@ def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
 def keep_files(
     fs: FileSystem, segments: Iterable[tuple[Path, SegmentHeader, SegmentEnd]], *, synced_offset: int
 ) -> None:
-    """Make the kept part of a damaged log durable: recovery left it unchanged. Truncate first.
+    """Make the kept part of a damaged log durable, which recovery does only for undamaged logs. Truncate first.
 
     Args:
         segments: all segments with their ends.

@@ -3,15 +3,15 @@
     ProtocolError
     └── StorageError
         ├── DiskFullError        no space; nothing was written, nothing has changed
-        │   ├── NoDescriptorError    the same, because no more files can be opened
-        │   ├── MemoryFullError      the same, because the memory of an engine is used up
-        │   └── EngineMissingError   the same, because the engine is not installed
-        ├── StorageFailedError   a write or a sync failed: this log takes no more writes
+        │   ├── NoDescriptorError    nothing has changed, because no more files can be opened
+        │   ├── MemoryFullError      nothing has changed, because the memory of an engine is used up
+        │   └── EngineMissingError   nothing has changed, because the engine is not installed
+        ├── StorageFailedError   the disk failed: after a failed write or sync the log takes no more writes
         ├── DamagedError         synced bytes have changed
         ├── LimboError           an append to a damaged log
         ├── DivergedError        this copy differs from the decided log
-        └── NotHeldError         missing in this node's copy; another replica has it
-    LayoutError                  invalid bytes in a file, inside the storage
+        └── NotHeldError         the records are missing in this node's copy; another replica has them
+    LayoutError                  invalid bytes in a file; does not leave the storage
     NodeDirError                 the data directory cannot be used; the message is for the operator
     ├── NodeDirLockedError       another process has it open
     └── OldCopyError             other nodes have found it to be an older copy of a data directory
@@ -30,7 +30,7 @@ from tidelog_proto.process.file_descriptors import REMEDY, is_out_of_descriptors
 
 
 class StorageError(ProtocolError):
-    """A fault of the disk or of the data on it."""
+    """A fault of the disk, of the data on it, or of a storage engine."""
 
 
 class DiskFullError(StorageError):
@@ -57,7 +57,10 @@ class MemoryFullError(DiskFullError):
 
 
 class StorageFailedError(StorageError):
-    """A write or sync failed (STORAGE_FAILED). Never retried: the kernel may have dropped the pages already."""
+    """The disk failed, or the log is closed or sealed (STORAGE_FAILED).
+
+    A failed sync is never retried: the kernel may have dropped the pages, and the next sync would report success.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.STORAGE_FAILED, message)
@@ -97,9 +100,9 @@ class NotHeldError(StorageError):
 
 
 class EngineMissingError(DiskFullError):
-    """The engine of an epoch is not installed on this node (LIMBO). Nothing has changed; once it is, all goes on.
+    """The engine of an epoch is not installed on this node (LIMBO). Nothing has changed.
 
-    As without space, nothing is stored, and the rest of the node goes on.
+    A DiskFullError, because the consequences are the same: nothing is stored, and other partitions are not affected.
     """
 
     def __init__(self, engine: str, reason: str) -> None:
@@ -132,10 +135,12 @@ def is_shortage(error: OSError) -> bool:
 
 
 def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
-    """Convert an OSError into a storage error."""
+    """Convert an OSError into a storage error whose message begins with `what` and ends with what to do."""
     if is_out_of_descriptors(error):
         return NoDescriptorError(f"{what}: {error}; {REMEDY}")
-    return DiskFullError(f"{what}: {error}") if is_shortage(error) else StorageFailedError(f"{what}: {error}")
+    if is_shortage(error):
+        return DiskFullError(f"{what}: {error}; free disk space")
+    return StorageFailedError(f"{what}: {error}; check the disk")
 
 
 def unreadable(what: str, error: OSError) -> NoDescriptorError | StorageFailedError:

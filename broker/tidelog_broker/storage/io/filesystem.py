@@ -75,7 +75,7 @@ class File(Protocol):
         ...
 
     def map_to_write(self, at: int) -> WriteMapping:
-        """Map the file's space from a position on for writing. The file must not be truncated before that is closed."""
+        """Map the file's space from a position on for writing. Close the mapping before the file is truncated."""
         ...
 
     def finish_writing(self) -> None:

@@ -36,9 +36,10 @@ Task = Callable[[], None]
 
 
 def io_key(topic: Hashable, partition: int) -> int:
-    """Return the key for the work of a partition: the high bits are the share of the topic.
+    """Return the key for the work of a partition.
 
-    Shares take turns on a thread. The low bits choose the thread, so that the partitions of a topic are spread.
+    The high bits identify the topic's share of a thread: shares take turns. The low bits choose the thread, so that the
+    partitions of a topic are spread over the threads.
     """
     share, spread = hash(topic), hash((topic, partition))
     return (share & 0x7FFFFFFF) << _PARTITION_BITS | spread & ((1 << _PARTITION_BITS) - 1)
@@ -96,7 +97,9 @@ class IoWorkers:
         number = key % len(self._queues)
         work = self._queues[number]
         if work.length >= self._pending_max:
-            raise WorkersFullError(f"{self._pending_max} tasks are queued for a thread of the workers {self._name!r}")
+            raise WorkersFullError(
+                f"{self._pending_max} tasks are queued for a thread of the workers {self._name!r}, the maximum"
+            )
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the workers {self._name!r} are closed")

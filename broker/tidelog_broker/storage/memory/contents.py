@@ -21,19 +21,19 @@ from tidelog_proto.batch.header import Buffer, unpack_header
 from tidelog_proto.limits import MIB
 
 BLOCK_BYTES: Final = MIB
-"""Maximum size of a block of more than one group; smaller with a smaller `segment_bytes`."""
+"""Maximum size of a block of more than one group, unless the topic's `segment_bytes` is smaller."""
 
 
 class Block:
     """Contiguous batches, which are deleted together. Positions are those that the batches would have in a file.
 
     Attributes:
-        path: a name, for messages and as a key.
+        path: a path that names the block in messages, and identifies it.
         base_offset: offset of its first record.
         end_offset: offset after its last record.
         start_digest: the epoch's running digest at `base_offset`.
-        size_bytes: of its batches with padding.
-        batches: by slot.
+        size_bytes: the size of its batches with padding.
+        batches: its batches by slot.
         index: finds slots by offset and time.
         hashes: finds slots by key and tag.
         is_growing: whether it is appended to.
@@ -71,7 +71,7 @@ class Block:
         self.end_offset = fields.base_offset + fields.last_offset_delta + 1
 
     def pread(self, length_bytes: int, at: int) -> bytes:
-        """Return a range of whole batches, with padding between them, as `File.pread` does; for indexing."""
+        """Return a range of whole batches with padding between them, as `File.pread` would; used by the indexes."""
         data = bytearray(length_bytes)
         slot = self.index.slots_before_position(at, 0, len(self.index))
         while slot < len(self.index) and (place := self.index.place(slot)).position < at + length_bytes:
@@ -80,7 +80,7 @@ class Block:
         return bytes(data)
 
     def first_batches(self, count: int) -> Block:
-        """Return a growing block of the first batches, which are shared."""
+        """Return a growing block of the first `count` batches, whose memory both blocks share."""
         cut = Block(self.path, self.base_offset, self.start_digest)
         cut.batches = self.batches[:count]
         cut.index = self.index.first(count)

@@ -1,13 +1,13 @@
 """The memory engine: epochs whose records are only in memory.
 
-A restart of the process is the loss of a disk: every epoch of this engine is empty then, and `open` says so. The
-records of a replicated partition are fetched from the other replicas again (`replication.replica_log`).
+A restart of the process is like the loss of a disk: every epoch of this engine is empty then, and `EpochStore.is_lost`
+reports it. The records of a replicated partition are fetched from the other replicas again (`replication.replica_log`).
 
 Each epoch has a directory with one file, `memory`: the identity and the start of the epoch, and a random number by
-which this engine finds the contents, as long as the process lives, whatever the directory is called. So the contents
-stay when the store is closed and opened again, and leave with the directory (`forget`).
+which this engine finds the contents as long as the process lives, even after the directory was renamed. So the contents
+stay when the store is closed and opened again, and are released when the directory is removed (`forget`).
 
-Memory is bounded for the node and for each topic. Where no more is free, `ensure_space` refuses a group, as on a full
+Memory is bounded for the node and for each topic. When a bound is reached, `ensure_space` refuses a group, as on a full
 disk, but with OVERLOADED.
 """
 
@@ -46,8 +46,8 @@ class MemoryEngine(Engine):
     """The memory engine of a node.
 
     Args:
-        bytes_max: bound of the records of all topics.
-        topic_bytes_max: bound of the records of one topic, so that one cannot take everything.
+        bytes_max: maximum bytes of the records of all topics.
+        topic_bytes_max: maximum bytes of the records of one topic, so that one topic cannot take all memory.
     """
 
     name = MEMORY
@@ -90,7 +90,7 @@ class MemoryEngine(Engine):
     def open(
         self, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None, is_new: bool = False
     ) -> EpochStore | None:
-        """Open a store: with its contents if this process has them, else empty, and lost unless it is new.
+        """Open a store, with its contents if this process has them; otherwise it is empty, and lost unless `is_new`.
 
         Raises:
             DamagedError: the file of the store is missing or damaged.
@@ -124,7 +124,7 @@ class MemoryEngine(Engine):
         )
 
     def is_deleted(self, names: Sequence[str]) -> bool:
-        """Return whether a directory with these names is what an interrupted deletion has left."""
+        """Return whether a directory that contains these file names is what an interrupted deletion has left."""
         return FILE_NAME not in names
 
     def forget(self, directory: Path) -> None:
@@ -132,7 +132,7 @@ class MemoryEngine(Engine):
         try:
             nonce, start = self._read(directory)
         except (DamagedError, OSError):
-            return  # Without its file the contents cannot be found; the process ends with them.
+            return  # Without the file the contents cannot be found: they stay in memory until the process ends.
         with self._lock:
             contents = self._contents.pop(nonce, None)
         if contents is not None:
@@ -162,17 +162,17 @@ class MemoryEngine(Engine):
             taken = max(needed_bytes, min(_RESERVED_BYTES, left))
             if needed_bytes > left:
                 raise MemoryFullError(
-                    f"{needed_bytes:,} bytes do not fit: the memory engine holds {self.used_bytes:,} bytes, of which "
-                    f"{self._used[topic_id]:,} are of this topic; at most {self.capabilities.bytes_max:,} "
-                    f"of the node, and {self._topic_bytes_max:,} of a topic, are allowed; lower the topic's "
-                    "retention_bytes, or send again once retention has deleted old records"
+                    f"{needed_bytes:,} bytes do not fit into the memory engine: it has reserved {self.used_bytes:,} of "
+                    f"{self.capabilities.bytes_max:,} bytes on this node, {self._used[topic_id]:,} of "
+                    f"{self._topic_bytes_max:,} for this topic; lower retention_bytes of topics that are stored in "
+                    "memory, or send again once retention has deleted old records"
                 )
             self._used[topic_id] += taken
             self.used_bytes += taken
             return taken
 
     def release(self, topic_id: bytes, size_bytes: int) -> None:
-        """Give memory back."""
+        """Release memory of a topic; see `Bytes.release`."""
         with self._lock:
             self._used[topic_id] -= size_bytes
             self.used_bytes -= size_bytes

@@ -21,7 +21,7 @@ _ALL_WINDOWS: Final = 1 << 20
 
 
 class MemoryReader(EpochReading):
-    """Reads the contents of an epoch; see the module."""
+    """Reads the `Contents` of an epoch. Batches are returned without copying them."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -30,7 +30,7 @@ class MemoryReader(EpochReading):
         self, offset: int, max_bytes: int, *, limit_offset: int, at_least_one: bool = True, to_send: bool = False
     ) -> FoundBatches:
         """Read whole batches; see `EpochReading.read`."""
-        del to_send  # Nothing is copied anyway.
+        del to_send  # The batches are in memory already, which Python code may read.
         end_offset = self._contents.end.offset
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
         batches: list[memoryview] = []
@@ -138,7 +138,8 @@ class MemoryReader(EpochReading):
             raise DamagedError.at(damage.path, damage.position, damage.reason)
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is out of range; offsets {start_offset} to {end_offset} can be read",
+            f"partition {self._contents.start.partition}: offset {offset} is out of range; offsets {start_offset} to "
+            f"{end_offset} can be read in epoch {self._contents.start.epoch}",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )
@@ -155,7 +156,7 @@ def _slots(block: Block, offset: int, limit_offset: int, end_offset: int) -> tup
 
 
 class BlockExtent(Extent):
-    """An extent of a block."""
+    """The readable batches `first` to `stop - 1` of a block."""
 
     def __init__(self, block: Block, first: int, stop: int, end_offset: int) -> None:
         self._block = block
@@ -164,7 +165,7 @@ class BlockExtent(Extent):
         self.end_offset = end_offset
 
     def offset_of(self, slot: int) -> int:
-        """Return where the batch of a slot begins; for `stop`, where the last batch ends."""
+        """Return the base offset of the batch in a slot; for `stop`, the end offset of the last batch."""
         return self._block.index.offsets[slot] if slot < self.stop else self.end_offset
 
     def slots_below(self, offset: int) -> int:
@@ -176,15 +177,15 @@ class BlockExtent(Extent):
         return len(self._block.batches[slot])
 
     def span_bytes(self, first: int, stop: int) -> int:
-        """Return the size of some batches in bytes."""
+        """Return the size of the batches `first` to `stop - 1` in bytes."""
         return sum(map(len, self._block.batches[first:stop]))
 
     def window_stop(self, first: int, stop: int) -> int:
-        """Return the slot up to which batches are read at once."""
+        """Return the slot before which to end a read of about `WINDOW_BYTES`; see `Extent.window_stop`."""
         return window_stop(self._block.index, first, stop)
 
     def read(self, first: int, stop: int) -> list[memoryview]:
-        """Return batches."""
+        """Return the batches `first` to `stop - 1`."""
         return self._block.batches[first:stop]
 
     def head(self, slot: int) -> memoryview:
@@ -192,7 +193,7 @@ class BlockExtent(Extent):
         return self._block.batches[slot][:HEADER_BYTES]
 
     def place_of(self, slot: int) -> tuple[Path, int]:
-        """Return where a batch lies, for messages."""
+        """Return the block's path and the batch's position in it, for messages."""
         return self._block.path, self._block.index.place(slot).position
 
     def prepare(self, column: TextColumn, indexes: Indexes | None) -> None:

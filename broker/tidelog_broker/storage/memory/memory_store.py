@@ -26,7 +26,7 @@ MEMORY: Final = "memory"
 
 
 class Bytes(Protocol):
-    """The memory of the engine."""
+    """What `MemoryStore` requires of its engine: the accounting of memory for records."""
 
     def reserve(self, topic_id: bytes, needed_bytes: int) -> int:
         """Reserve at least `needed_bytes` for a topic; return how many.
@@ -175,7 +175,7 @@ class MemoryStore(EpochStore):
         return AppendedGroup(before.offset, contents.end.offset, size_bytes)
 
     def sync(self) -> int:
-        """Return the end: nothing is more durable than memory here.
+        """Return the end offset: records in memory never become more durable.
 
         Raises:
             StorageFailedError: the store is closed or sealed.
@@ -199,7 +199,7 @@ class MemoryStore(EpochStore):
         """Close the store; the contents stay until the directory is removed or the process ends."""
         del sync
         self._give_back()
-        self._failure = self._failure or "it is closed"
+        self._failure = self._failure or "the store is closed"
 
     # ------------------------------------------------------------------------------------ changes of the end
 
@@ -253,7 +253,7 @@ class MemoryStore(EpochStore):
         self._end_repair()
 
     def sync_names(self) -> None:
-        """Do nothing: a deleted block is gone."""
+        """Do nothing: the deletion of a block changes no files."""
 
     def delete_oldest_segment(self) -> int:
         """Delete the oldest of several blocks and return the bytes freed."""
@@ -280,7 +280,7 @@ class MemoryStore(EpochStore):
         if damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends: {damage.reason}")
         if self._contents.is_sealed:
-            raise StorageFailedError(f"{self.directory} is sealed at offset {self.end_offset}")
+            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
 
     def _end_repair(self) -> None:
         try:
@@ -290,8 +290,8 @@ class MemoryStore(EpochStore):
         self._contents.damage, self.is_repairing = None, False
 
     def _failed(self, what: str, error: OSError) -> StorageFailedError:
-        self._failure = f"{what} failed: {error}"
-        return StorageFailedError(f"{self.directory}: {self._failure}; check the disk and restart")
+        self._failure = f"{what} failed: {error}; check the disk and restart the node"
+        return StorageFailedError(f"{self.directory}: {self._failure}")
 
     def _give_back(self) -> None:
         self._memory.release(self.topic_id, self._reserved_bytes)

@@ -1,14 +1,15 @@
 """DATA/meta/fences: the promised and accepted ballots of this node, per partition and epoch.
 
-An entry replaces the previous one of the same partition and epoch. The promised ballot and the accepted ballot never
-decrease, and the accepted ballot never exceeds the promise. A dropped fence is removed; its decision is in the metadata
-journal by then.
+A fence is the entry of one partition and epoch. An entry replaces the previous one of its partition and epoch. The
+promised and the accepted ballot never decrease, and the accepted ballot never exceeds the promised one. An entry with
+`dropped` removes the fence: the epoch's decision is in the metadata journal by then, or the topic was deleted.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from tidelog_broker.storage.node.journal import JOURNAL_REMEDY
 from tidelog_broker.storage.node.typed_journal import JournalKind
 from tidelog_proto import broker_pb2 as pb
 
@@ -18,13 +19,18 @@ def fence_key(entry: pb.FenceEntry) -> tuple[bytes, int, int]:
     return entry.topic_id, entry.partition, entry.epoch
 
 
-def _regression(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
-    """Return how an entry would regress from the previous one; empty if it does not."""
+def _fault(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
+    """Return why an entry cannot replace the previous one of its epoch, and what to do; empty if it can."""
+    contradiction = _contradiction(entry, old)
+    return f"{contradiction}; {JOURNAL_REMEDY}" if contradiction else ""
+
+
+def _contradiction(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
     if entry.dropped:
         return ""
     where = f"partition {entry.partition}, epoch {entry.epoch}"
     if entry.HasField("accepted") and _order(entry.accepted) > _order(entry.promised):
-        return f"{where}: the accepted ballot is above the promised one"
+        return f"{where}: the accepted ballot is higher than the promised one"
     if old is None or old.dropped:
         return ""
     if _order(entry.promised) < _order(old.promised):
@@ -50,5 +56,5 @@ FENCES: Final = JournalKind(
     key=fence_key,
     is_end=lambda entry: entry.dropped,
     is_sequel=False,
-    fault=_regression,
+    fault=_fault,
 )

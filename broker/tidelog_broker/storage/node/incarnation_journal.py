@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+from tidelog_broker.storage.node.journal import JOURNAL_REMEDY
 from tidelog_broker.storage.node.typed_journal import JournalKind
 from tidelog_proto import broker_pb2 as pb
 
@@ -19,7 +20,7 @@ def _key(entry: pb.KnownIncarnation) -> Hashable:
 
 
 def _fault(entry: pb.KnownIncarnation, _before: pb.KnownIncarnation | None) -> str:
-    return "" if entry.incarnation else f"an entry of node {entry.node_id!r} has incarnation 0"
+    return "" if entry.incarnation else f"an entry of node {entry.node_id!r} has incarnation 0; {JOURNAL_REMEDY}"
 
 
 INCARNATIONS: Final = JournalKind(

@@ -67,11 +67,13 @@ RESERVE_BYTES: Final = MIB
 """Space preallocated after the end."""
 JOURNAL_BYTES_MAX: Final = 1024 * MIB
 """Largest size of a valid journal."""
-
-_MISSING: Final = (
-    "it was created with the data directory and held this node's promises: replace the node by one with an empty "
-    "directory (--replace), or restore the whole directory from a backup if no other node has its data"
+JOURNAL_REMEDY: Final = (
+    "replace the node by one with an empty directory (--replace), or restore the whole directory from a backup if no "
+    "other node has its data"
 )
+"""The remedy for a lost or damaged journal, whose promises no other node has."""
+
+_CLOSED: Final = "the journal is closed"
 _VERSION: Final = 1
 _ENTRY_MAGIC_BYTES: Final = b"TLJE"
 _ENTRY_MAGIC: Final = int.from_bytes(_ENTRY_MAGIC_BYTES, "little")
@@ -137,7 +139,10 @@ class Journal:
             if fs.exists(unnamed):
                 fs.unlink(unnamed)
             if not fs.exists(path):
-                raise DamagedError(f"{path} is missing; {_MISSING}")
+                raise DamagedError(
+                    f"{path} is missing, which was created with the data directory and held this node's promises: "
+                    f"{JOURNAL_REMEDY}"
+                )
             file = fs.open(path)
             try:
                 nonce, payloads, end_position, is_marked = _recover(file, magic)
@@ -153,7 +158,7 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its content, without preallocated space."""
+        """The size of the content, without preallocated space."""
         return self._end_position
 
     def has_reserve(self) -> bool:
@@ -205,7 +210,7 @@ class Journal:
             self._file.pwritev([_pack_mark(nonce=self._nonce, position=self._end_position)], self._end_position)
             self._file.datasync()
         except OSError as error:
-            raise self._fail("a mark", error) from error
+            raise self._fail("writing a sync mark", error) from error
         self._end_position += _MARK_BYTES
         self._is_marked = True
 
@@ -236,8 +241,8 @@ class Journal:
         if not self._failure:
             with contextlib.suppress(StorageFailedError):  # Nothing is lost; the next open checks the content.
                 self.mark()
-        if self._failure != "it is closed":
-            self._failure = "it is closed"
+        if self._failure != _CLOSED:
+            self._failure = _CLOSED
             self._file.close()
 
     def _take_space(self, length_bytes: int) -> None:
@@ -256,13 +261,11 @@ class Journal:
 
     def _check(self) -> None:
         if self._failure:
-            raise StorageFailedError(
-                f"{self.path} takes no more writes: {self._failure}; check the disk and restart the node"
-            )
+            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}")
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
-        self._failure = f"{what} failed: {error}"
-        return StorageFailedError(f"{self.path}: {self._failure}; check the disk and restart the node")
+        self._failure = f"{what} failed: {error}; check the disk and restart the node"
+        return StorageFailedError(f"{self.path}: {self._failure}")
 
 
 def _pack_header(magic: bytes, nonce: int) -> bytes:
@@ -334,12 +337,13 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
         DamagedError: synced bytes are corrupt.
     """
     if file.size() > JOURNAL_BYTES_MAX:
-        raise DamagedError.at(file.path, 0, f"{file.size()} bytes; a journal has at most {JOURNAL_BYTES_MAX}")
+        reason = f"it has {file.size():,} bytes, a journal has at most {JOURNAL_BYTES_MAX:,}"
+        raise DamagedError(f"{file.path} is damaged: {reason}; {JOURNAL_REMEDY}")
     data = file.pread(file.size(), 0)
     try:
         nonce = _parse_header(data, magic)
     except LayoutError as error:
-        raise DamagedError.at(file.path, 0, str(error)) from error
+        raise DamagedError(f"{file.path} cannot be read: {error}") from error
     payloads: list[bytes] = []
     position, is_marked = JOURNAL_HEADER_BYTES, True
     while True:
@@ -355,26 +359,38 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
             break
     synced_position = max(JOURNAL_HEADER_BYTES, _newest_synced_position(data, nonce))
     if synced_position > position:
-        raise DamagedError.at(file.path, position, "a synced entry has a bad header or checksum")
-    # The newest group, its mark and the zeroes after it may be in the page cache only, and clean there: see `rewrite`.
+        raise DamagedError(
+            f"{file.path} is damaged at byte {position}: a synced entry has a bad header or checksum; {JOURNAL_REMEDY}"
+        )
+    # The newest group, its mark and the zeroes after them may be only in the page cache, in pages that are marked
+    # clean: see `storage.epoch.rewrite`.
     file.pwritev([data[synced_position:position], bytes(len(data) - position)], synced_position)
     file.datasync()
     return nonce, payloads, position, is_marked
 
 
 def _parse_header(data: bytes, magic: bytes) -> int:
+    """Return the nonce in a journal's header.
+
+    Raises:
+        LayoutError: the header is invalid; the message ends with what the operator can do.
+    """
     if len(data) < JOURNAL_HEADER_BYTES:
-        raise LayoutError(f"the journal has {len(data)} bytes, fewer than its header of {JOURNAL_HEADER_BYTES}")
+        raise LayoutError(
+            f"the journal has {len(data)} bytes, fewer than its header of {JOURNAL_HEADER_BYTES}; {JOURNAL_REMEDY}"
+        )
     found, version, nonce, crc = _HEADER.unpack_from(data)
     if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
-        raise LayoutError("journal header has a bad magic or checksum")
+        raise LayoutError(f"the journal's header has a bad magic or checksum; {JOURNAL_REMEDY}")
     if version != _VERSION:
-        raise LayoutError(f"the journal has version {version}; this build reads {_VERSION}")
+        raise LayoutError(
+            f"the journal has format version {version}, this build reads {_VERSION}; use the build that wrote it"
+        )
     return int(nonce)
 
 
 def _parse_head(data: bytes, at: int, nonce: int, wanted_magic: int) -> tuple[int, int, int] | None:
-    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None without one."""
+    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None if there is none."""
     if len(data) - at < ENTRY_HEADER_BYTES:
         return None
     magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)
@@ -395,7 +411,7 @@ def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
 
 
 def _newest_synced_position(data: bytes, nonce: int) -> int:
-    """Return the highest synced position in any entry or mark of the file; 0 without one."""
+    """Return the highest synced position in any entry or mark of the file; 0 if there is none."""
     newest = 0
     for magic_bytes in (_ENTRY_MAGIC_BYTES, _MARK_MAGIC_BYTES):
         magic = int.from_bytes(magic_bytes, "little")

@@ -1,7 +1,8 @@
 """DATA/meta/journal: the decided chain of epochs of each partition.
 
-Each partition has its genesis and its decisions in order. The chain itself checks that decisions continue each other;
-the journal only stores them, and drops a partition when an entry says so.
+A partition has one entry with its genesis, which describes its first epoch, followed by one entry for each decision
+about the end of an epoch, in order. `EpochChain` checks that the decisions continue each other; the journal only stores
+them, and removes a partition's entries at an entry with `forgotten`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def _fault(entry: pb.ChainEntry, _before: pb.ChainEntry | None) -> str:
-    return "" if entry.WhichOneof("entry") else "an entry has an unknown kind; use the newer build that wrote it"
+    return "" if entry.WhichOneof("entry") else "an entry has an unknown kind: use the newer build that wrote it"
 
 
 CHAINS: Final = JournalKind(

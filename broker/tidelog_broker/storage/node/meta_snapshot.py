@@ -1,8 +1,8 @@
 """The snapshot of `__meta` that a node keeps: `8 bytes magic | u32 CRC32C | MetaSnapshot`.
 
-A node that starts while `__meta` cannot be read (no quorum, or it stores none of it) still needs its topics, their
-first epochs and the other nodes. The snapshot only copies committed records: if it is damaged or missing, the node logs
-that and waits for `__meta`; no data is lost. It is replaced as a whole.
+A node that starts while it cannot read `__meta` (there is no quorum, or the node stores no copy of it) still needs its
+topics, their first epochs and the other nodes. The snapshot only copies committed records: if it is damaged, the node
+logs that; without it, the node waits for `__meta`, and no data is lost. It is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _HEAD_BYTES: Final = len(MAGIC) + 4
 
 
 def save_meta_snapshot(fs: FileSystem, path: Path, snapshot: pb.MetaSnapshot) -> None:
-    """Replace the file durably.
+    """Replace the snapshot file durably.
 
     Raises:
-        OSError: it could not be written; the old file is unchanged.
+        OSError: the file has the old or the new snapshot, which may not be durable.
     """
     payload = snapshot.SerializeToString()
     unnamed = path.with_name(path.name + NEW_SUFFIX)

@@ -3,10 +3,10 @@
 `node.json` holds the format version, node id and cluster id, the boot counter (incremented durably at every open), the
 kernel's boot id of the last open, whether the last stop was clean, whether the cluster has admitted the node, whether a
 machine crash is not recorded in every log yet, the directory's random id, and the directories to which other founders
-are bound (`core.membership.admission`). It is the last file created in a new directory: if it exists, the journals
-existed, and a missing journal is lost; if it does not, there must be no data. The incarnation consists of the boot
-counter and a nonce, see `core.incarnation`. A directory of another version or cluster, or with foreign files, is
-refused.
+are bound (`core.membership.admission`). It is the last file created in a new directory: if it exists, the journals were
+created before, so a missing journal was lost; if it is missing, the directory must have no data. The incarnation
+consists of the boot counter and a nonce, see `core.incarnation`. A directory of another version or cluster, or with
+foreign files, is refused.
 
 A new directory is created for one of three kinds of node; an existing one knows its kind:
 
@@ -15,9 +15,9 @@ A new directory is created for one of three kinds of node; an existing one knows
     joiner     the cluster id is given, and the node generates a node id unless one is given
 
 Founders and joiners begin unadmitted: before its first vote the node has the cluster agree that its id belongs to this
-directory (see `directory_admission`) and then calls `mark_admitted`. Without the admission, a node with a wiped disk
-would return under its old id without its promises. The mark is durable and separate from the boot counter, so that
-neither a crash between the two nor repeated starts make an empty directory count as admitted.
+directory (see `node.directory_admission`) and then calls `mark_admitted`. Without the admission, a node with a wiped
+disk would return under its old id without its promises. The admission is stored durably and separately from the boot
+counter, so that neither a crash between the two nor repeated starts make an empty directory count as admitted.
 
 Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
 admitted if it was. A build of version 1 would drop the bindings at its next write, so it must not open this one.
@@ -52,6 +52,7 @@ from tidelog_broker.storage.io.errors import (
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.incarnation_journal import INCARNATIONS
+from tidelog_broker.storage.node.journal import JOURNAL_REMEDY
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot, save_meta_snapshot
 from tidelog_broker.storage.node.typed_journal import TypedJournal
@@ -155,7 +156,7 @@ class NodeDir:
         """Record that the cluster has assigned this node's id to this directory; then the node may vote.
 
         Raises:
-            NodeDirError: it could not be written; the node must not take part.
+            NodeDirError: node.json could not be written; the node must not vote.
         """
         if not self.admitted:
             self._rewrite(lambda record: replace(record, admitted=True))
@@ -170,7 +171,8 @@ class NodeDir:
         Thread-safe.
 
         Raises:
-            NodeDirError: it could not be written, and does not count; or the limit of bindings is reached.
+            NodeDirError: node.json could not be written, so the binding does not count; or the limit of bindings is
+                reached.
         """
         assert len(directory_id) == DIRECTORY_ID_BYTES
 
@@ -190,12 +192,12 @@ class NodeDir:
         Nothing is written if another process has opened this directory since, on a file system without locks.
 
         Raises:
-            NodeDirError: it could not be written; the next start asks the cluster again.
+            NodeDirError: node.json could not be written; the next start asks the cluster again.
         """
         try:
             on_disk = _read_record(self._fs, self.path)
         except OSError as error:
-            raise NodeDirError(f"{self.path / _NODE_JSON} cannot be read: {error}") from error
+            raise NodeDirError(f"{self.path / _NODE_JSON} cannot be read: {error}; check the disk") from error
         if (on_disk.directory_id, on_disk.boot_counter) == (self._record.directory_id, self._record.boot_counter):
             self._rewrite(lambda record: replace(record, refused=why))
 
@@ -203,7 +205,7 @@ class NodeDir:
         """Record that every log has durably recorded the machine crash.
 
         Raises:
-            NodeDirError: it could not be written; the next start records it again.
+            NodeDirError: node.json could not be written; every log records the crash again at the next start.
         """
         if self._record.unnoted_reboot:
             self._rewrite(lambda record: replace(record, unnoted_reboot=False))
@@ -212,7 +214,7 @@ class NodeDir:
         """Record a clean stop. Call it last, when every log is synced and closed.
 
         Raises:
-            NodeDirError: it could not be written; the next start treats this stop as a crash.
+            NodeDirError: node.json could not be written; the next start treats this stop as a crash.
         """
         self._rewrite(lambda record: replace(record, stopped_cleanly=True))
 
@@ -226,7 +228,9 @@ class NodeDir:
             try:
                 _write_record(self._fs, self.path, record)
             except OSError as error:
-                raise NodeDirError(f"{self.path / _NODE_JSON} cannot be written: {error}") from error
+                raise NodeDirError(
+                    f"{self.path / _NODE_JSON} cannot be written: {error}; check the disk and its free space"
+                ) from error
             self._record = record
 
     def close(self) -> None:
@@ -256,7 +260,7 @@ def open_node_dir(
             directory must not be that of the old node; an existing directory of a replacement is opened as usual.
 
     Raises:
-        NodeDirLockedError: another process has it open; the message has its process id.
+        NodeDirLockedError: another process has the directory open; the message has the id of that process.
         NodeDirError: foreign files, another version, another node or cluster, damage, or no permission.
     """
     assert cluster_id is None or len(cluster_id) == CLUSTER_ID_BYTES
@@ -272,7 +276,9 @@ def open_node_dir(
             lock.close()
             raise
     except OSError as error:
-        raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
+        raise NodeDirError(
+            f"the data directory {path} cannot be used: {error}; check the disk, its free space and the permissions"
+        ) from error
 
 
 def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> str:
@@ -287,13 +293,16 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
         nodes: the nodes of the new cluster with their ids and addresses; other nodes keep their addresses.
 
     Raises:
-        NodeDirError: it is not a data directory, it is in use, it has that id already, or it cannot be written.
+        NodeDirError: `path` is not a data directory, is in use, has that cluster id already, or cannot be written.
     """
     assert len(cluster_id) == CLUSTER_ID_BYTES
     fs = RealFileSystem()
     try:
         if is_new_dir(path, fs=fs):
-            raise NodeDirError(f"{path} is not a Tidelog data directory: it has no {_NODE_JSON}")
+            raise NodeDirError(
+                f"{path} is not a Tidelog data directory: it has no {_NODE_JSON}; give the path that the node gets as "
+                "--data"
+            )
         with closing(_lock_dir(fs, path)):
             old = _read_record(fs, path)
             if old.cluster_id == cluster_id.hex():
@@ -308,7 +317,9 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
             )
             return old.node_id
     except OSError as error:
-        raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
+        raise NodeDirError(
+            f"the data directory {path} cannot be used: {error}; check the disk, its free space and the permissions"
+        ) from error
 
 
 def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -> None:
@@ -336,7 +347,7 @@ def _make_dirs(fs: FileSystem, path: Path) -> None:
         _make_dirs(fs, path.parent)
         fs.make_dir(path)
     elif not fs.is_dir(path):
-        raise NodeDirError(f"{path} is not a directory")
+        raise NodeDirError(f"{path} is not a directory; give another path for the data directory")
 
 
 def _keep_names(fs: FileSystem, path: Path) -> None:
@@ -357,7 +368,7 @@ def _lock_dir(fs: FileSystem, path: Path) -> File:
         if foreign:
             raise NodeDirError(
                 f"{path} is not a Tidelog data directory and not empty (it has {foreign[0]!r}); "
-                "give an empty directory, or the right one"
+                "give an empty directory, or the node's existing data directory"
             )
     try:
         return fs.lock(path / _LOCK, f"{os.getpid()}\n".encode())
@@ -423,10 +434,12 @@ def _begin(fs: FileSystem, path: Path, lock: File, expected: _ExpectedIds) -> No
             raise OldCopyError(f"{path}: {old.refused}")
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
-            raise NodeDirError(f"{path} has no {missing[0]!r} directory, which was created with it; restore it")
+            raise NodeDirError(
+                f"{path} has no {missing[0]!r} directory, which was created with it: put it back, or {JOURNAL_REMEDY}"
+            )
         if old.format_version < _FIRST_WITH_INCARNATIONS:
             _make_incarnation_journal(fs, path)
-        # The mark persists when a start ends before the logs are opened.
+        # `unnoted_reboot` stays set if a start ends before every log has recorded the crash.
         rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
         record = replace(
             old,
@@ -476,10 +489,7 @@ def _make_incarnation_journal(fs: FileSystem, path: Path) -> None:
 
 
 def _lost_record(path: Path, why: str) -> str:
-    return (
-        f"{path} has data but no {_NODE_JSON} ({why}): replace the node by one with an empty directory (--replace), or "
-        "restore the whole directory from a backup if no other node has its data"
-    )
+    return f"{path} has data but no {_NODE_JSON} ({why}): {JOURNAL_REMEDY}"
 
 
 def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
@@ -503,7 +513,7 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             int(fields["boot_counter"]),
             str(fields["boot_id"]),
             stopped_cleanly=bool(fields["stopped_cleanly"]),
-            # Directories older than clusters lack the field: their nodes were single.
+            # The field is missing in directories of builds without clusters, whose nodes were all single.
             admitted=bool(fields.get("admitted", True)),
             unnoted_reboot=bool(fields.get("unnoted_reboot", False)),
             directory_id=secrets.token_hex(DIRECTORY_ID_BYTES) if is_first else str(fields["directory_id"]),

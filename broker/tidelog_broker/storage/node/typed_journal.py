@@ -1,9 +1,9 @@
 """A journal whose entries are protobuf messages of one kind, indexed by key.
 
-Each entry has a key. Depending on the kind of journal, an entry replaces the previous entries of its key, follows them,
-or ends the key. Replaced and ended entries are dead, and so is the entry that ends a key. Live entries are returned key
-by key, each key's in the order of their appends, and are never re-encoded. When dead entries take more bytes than live
-ones, compaction drops them.
+Each entry has a key. Depending on the kind of journal, an entry replaces the previous entries of its key or is added to
+them; an entry that ends its key removes them. Replaced and removed entries are dead, and so is the entry that ends a
+key. Live entries are returned key by key, those of a key in the order of their appends, and are never re-encoded. When
+dead entries take more bytes than live ones, compaction drops them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.node.journal import Journal
+from tidelog_broker.storage.node.journal import JOURNAL_REMEDY, Journal
 from tidelog_proto.limits import MIB
 
 COMPACT_AFTER_BYTES: Final = MIB
@@ -35,9 +35,10 @@ class JournalKind(Generic[E]):
         magic: the magic of the file, four bytes.
         parse: parses an entry; raises DecodeError.
         key: returns the key of an entry.
-        is_end: whether an entry ends its key.
-        is_sequel: whether an entry follows the previous ones of its key, instead of replacing them.
-        fault: returns why an entry cannot follow the newest one of its key (None without one); empty if it can.
+        is_end: whether an entry removes all entries of its key, itself included.
+        is_sequel: whether an entry is added to the previous ones of its key, instead of replacing them.
+        fault: returns why an entry cannot follow the newest one of its key (None if there is none), and what the
+            operator can do; empty if it can.
     """
 
     magic: bytes
@@ -61,14 +62,14 @@ class TypedJournal(Generic[E]):
             try:
                 entry = kind.parse(payload)
             except DecodeError as error:
-                raise DamagedError(f"{journal.path}: an entry does not decode: {error}") from error
+                raise DamagedError(f"{journal.path}: an entry cannot be decoded: {error}; {JOURNAL_REMEDY}") from error
             if fault := kind.fault(entry, self._newest(kind.key(entry))):
                 raise DamagedError(f"{journal.path}: {fault}")
             self._take(entry, payload)
 
     @staticmethod
     def make(fs: FileSystem, path: Path, kind: JournalKind[E]) -> None:
-        """Create an empty journal, with the data directory; raises as `Journal.make`."""
+        """Create an empty journal in a data directory that has none; raises as `Journal.make`."""
         Journal.make(fs, path, kind.magic)
 
     @classmethod
@@ -88,11 +89,11 @@ class TypedJournal(Generic[E]):
             raise
 
     def load(self) -> list[E]:
-        """Return the live entries, each key's in order."""
+        """Return the live entries, those of a key in the order of their appends."""
         return [self.kind.parse(payload) for payloads in self._live.values() for payload in payloads]
 
     def append(self, entries: Sequence[E]) -> None:
-        """Append entries; they are durable at return.
+        """Append entries; they are durable when this returns.
 
         Raises:
             DiskFullError: no space, and the reserve is used up; nothing has changed.

@@ -47,9 +47,8 @@ def dump(
         if report.role == "log" or is_asked_for:
             end = report.end_offset or 0
             if end > from_offset and (to_offset is None or (report.base_offset or 0) < to_offset):
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # The node is running and has deleted or replaced the file.
+                # A running node may have deleted or replaced the file.
+                with contextlib.suppress(FileNotFoundError):
                     yield from _batches(fs, report, from_offset, end if to_offset is None else min(end, to_offset))
             yield from (finding for finding in report.findings if finding.severity != "note")
 

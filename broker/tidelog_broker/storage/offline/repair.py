@@ -42,8 +42,8 @@ class Repair:
 
     Attributes:
         topic, partition, damage: the partition and its damage, for the operator.
-        others: the other nodes that hold the partition and restore it when this node starts.
-        epoch, end_offset: the newest epoch and where to truncate it; None if no repair is possible.
+        others: the other nodes that store the partition, from which this node restores it when it starts.
+        epoch, end_offset: the newest epoch and where to truncate it; `epoch` is None if no repair is possible.
         kept: the copy of the damaged epoch, once it is repaired.
     """
 
@@ -102,7 +102,7 @@ def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor
 
 
 def _rot(fs: FileSystem, directory: Path) -> str | None:
-    """Verify a partition's log; return its first damage, None without damage."""
+    """Verify a partition's log; return its first damage, None if it is not damaged."""
     if not fs.exists(directory):
         return f"{directory} is missing"
     findings = (finding for report in verify(fs, directory) for finding in report.findings)

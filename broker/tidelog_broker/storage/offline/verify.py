@@ -52,7 +52,7 @@ Role = Literal["log", "fill", "making", "old", "aside"]
 """Whether an epoch's directory is in the log, is being fetched or compacted, is an older version, or was set aside."""
 
 _ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making"}
-"""By the suffix of the directory's name."""
+"""Roles by the suffix of the directory's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Finding:
     """A fault found by verification.
 
     Attributes:
-        severity: whether the fault is damage, torn or a note.
+        severity: the kind of fault, see `Severity`.
         path: the file or directory.
         position: byte position of the fault.
         offset: the first record offset affected, None if it is unknown.
@@ -133,11 +133,13 @@ def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
         for home in homes:
             yield from verify(fs, home)
     else:
-        raise NodeDirError(f"{path} holds no Tidelog data; give a data directory or something inside one")
+        raise NodeDirError(
+            f"{path} holds no Tidelog data; give a data directory, or a partition, an epoch or a segment in one"
+        )
 
 
 def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
-    """Verify one segment file, without its surroundings.
+    """Verify one segment file, without comparing it to the segments before and after it.
 
     Raises:
         OSError: the disk cannot be read.

@@ -32,10 +32,10 @@ class Ages(NamedTuple):
     Attributes:
         expired_below: all records below it are expired; 0 if none is.
         oldest_end, oldest_bytes, oldest_last_us: end offset, size and last append time of the oldest unexpired
-        segment with records; 0 without one.
-        is_rolled: whether another segment follows that one.
+            segment with records; 0 if there is none.
+        is_rolled: whether that segment takes no more appends.
         newest_first_us: when the active segment's first batch was appended; 0 while it has none.
-        newest_us: when the last batch of the log was appended; 0 without one.
+        newest_us: when the last batch of the log was appended; 0 if there is none.
     """
 
     expired_below: int = 0
@@ -55,7 +55,9 @@ class AppendTimes:
         self._known_times: dict[Path, SegmentTimes] = {}
 
     def look(self, before_us: int | None) -> Ages:
-        """Return the ages of the segments; without a limit (None) no segment is expired.
+        """Return the ages of the segments. A segment is expired if its last append is at or before `before_us`.
+
+        If `before_us` is None, no segment is expired.
 
         Raises:
             ProtocolError: a segment was deleted meanwhile, or is damaged.
@@ -94,7 +96,7 @@ class AppendTimes:
         return ages
 
     def at(self, offset: int) -> int:
-        """Return the append time of the batch that holds `offset`, or of the next one; 0 without one.
+        """Return the append time of the batch that holds `offset`, or of the next one; 0 if there is none.
 
         Batches emptied by compaction have no append time and are skipped.
 

@@ -1,9 +1,9 @@
 """Compacted versions of sealed epochs: written beside the log, then swapped in.
 
-A version is a separate store, of the same engine, in `epoch-N.making`, written on any one thread. When it is complete,
-durable and decided, the partition's appending thread renames it after the decision and replaces the older version.
-After a crash before the rename, nothing of the new version remains; after a crash right after it, both remain and the
-newer one counts.
+A version is a separate store of the same engine in the directory `epoch-N.making`; one thread, any one, writes it. When
+the version is complete, durable and decided, the partition's appending thread gives the directory a name with the epoch
+of the decision, and replaces the older version. After a crash before the rename, nothing of the new version remains;
+after a crash right after it, both versions remain and the newer one counts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CompactedVersion:
         self._log.append(batches)
 
     def finish(self) -> LogPosition:
-        """Make it durable and seal it; return its end.
+        """Make the version durable and seal it; return its end.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -58,7 +58,7 @@ class CompactedVersion:
         return self.position
 
     def give_up(self) -> None:
-        """Close its files; `CompactedCopies.abandon` removes them."""
+        """Close the files of an unfinished version; `CompactedCopies.abandon` removes them."""
         self._log.close(sync=False)
 
 
@@ -87,7 +87,7 @@ class CompactedCopies:
         return CompactedVersion(log)
 
     def abandon(self, epoch: int) -> None:
-        """Remove a version that is not in the log.
+        """Remove the version of an epoch that `begin` has created and that is not in the log.
 
         Raises:
             StorageFailedError: the disk failed; the next start removes the rest.
@@ -107,13 +107,13 @@ class CompactedCopies:
             decided: the epoch at whose end this version was decided.
 
         Raises:
-            NotHeldError: the epoch is not in the log any more.
+            NotHeldError: the epoch is no longer in the log, is damaged, or ends elsewhere.
             StorageFailedError: the disk failed.
         """
         held = self._held
         old = held.log_of(epoch)
         if old is None or old.damage is not None or old.end_offset != end.offset:
-            raise NotHeldError(f"epoch {epoch} is not complete in {held.directory}")
+            raise NotHeldError(f"epoch {epoch} is missing or incomplete in {held.directory}")
         if old.end_digest == end.digest:
             self.abandon(epoch)  # The same version was fetched from another node meanwhile.
         else:

@@ -1,8 +1,9 @@
 """A compaction pass: find the surviving records of sealed epochs and write versions of the epochs with only those.
 
-The survivors of a range of the log are a function of the log and of the pass's terms, and the written bytes are a
-function of the survivors (`tidelog_proto.batch.derived_batch`). So every replica that runs the pass over its own copy
-writes the same bytes, whichever earlier passes the copy has been through, and an interrupted pass is simply restarted.
+The survivors of a range of the log are a function of the log and of the pass's bounds (`Terms`), and the written bytes
+are a function of the survivors (`tidelog_proto.batch.derived_batch`). So every replica that runs the pass over its own
+copy writes the same bytes, whichever earlier passes have compacted that copy, and an interrupted pass is simply
+restarted.
 
 Of each key the newest record below the horizon survives; `newest_search` finds it, exactly, in slices of keys that fit
 `memory_bytes`. A range ends where the offsets of its survivors would exceed that.
@@ -45,7 +46,7 @@ _P = ParamSpec("_P")
 
 
 class PassStoppedError(Exception):
-    """Raised by `pace` to stop the pass."""
+    """Raised by the `pace` of a `CompactionPass` to stop the pass."""
 
 
 class _TooLargeError(Exception):
@@ -53,12 +54,12 @@ class _TooLargeError(Exception):
 
 
 class Terms(NamedTuple):
-    """The terms of a pass.
+    """The bounds of a compaction pass: offsets that every replica applies alike.
 
     Attributes:
         horizon: the end of the sealed epochs that are searched for newer records of a key.
-        tombstones_below: tombstones below this offset are removed, too.
-        floor: start of the log; no record below survives.
+        tombstones_below: tombstones (records without a value) below this offset are removed, too.
+        floor: the log start; no record below it survives.
     """
 
     horizon: int
@@ -86,10 +87,10 @@ class CompactionPass:
     """Runs one pass; blocks its thread.
 
     Args:
-        reader: reads the partition's log, which holds all from the first of the epochs, or from the floor, to the
-            horizon.
+        reader: reads the partition's log, which must have all records from the start of the first of the epochs, or
+            from the floor, to the horizon.
         epochs: the epochs to compact, in order; they end at or below the horizon.
-        begin: start of the log on this node, at or below the floor.
+        begin: the start of the log on this node: at or below the floor, or the start of the first of the epochs.
         memory_bytes: approximate bound for the table of keys, and for the survivors' offsets.
         pace: called with the number of bytes just read; returns when more may be read, or raises
             `PassStoppedError`.
@@ -126,9 +127,10 @@ class CompactionPass:
 
     @property
     def terms(self) -> Terms:
-        """The actual terms: tombstones after the start of an epoch left unchanged were kept.
+        """The bounds that the pass has applied.
 
-        Such an epoch may have older values of the tombstone's key.
+        Tombstones after the start of an epoch in `left` were kept, because that epoch may have older records of their
+        keys; `tombstones_below` is lower then.
         """
         return self._terms
 
@@ -267,7 +269,7 @@ class _SurvivorRange(NamedTuple):
     unkeyed: UnkeyedRanges
 
     def next_wanted(self, offset: int, stop: int) -> int:
-        """Return the first offset from `offset` on whose batch may have a survivor; `stop` without one before it."""
+        """Return the first offset from `offset` on whose batch may have a survivor; `stop` if none below it has."""
         at = int(np.searchsorted(self.survivors, offset))
         survivor = int(self.survivors[at]) if at < len(self.survivors) else stop
         return self.unkeyed.next_from(offset, min(survivor, stop))

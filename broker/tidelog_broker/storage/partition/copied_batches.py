@@ -1,7 +1,7 @@
 """Verification of batches that another node sent as a copy, before they are written.
 
-The log's own `append` asserts these conditions, because the owner stamps its groups itself; for bytes from a peer a
-violation raises an error.
+`EpochStore.append` only asserts these conditions, because an owner stamps the batches that it appends; batches from
+another node that violate one raise an error.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
                 f"which has {found_crc:#010x}"
             )
         if header.flags & Flags.DERIVED:
-            verify_stored(
-                batch
-            )  # A derived batch was built by a node from verified batches; no owner has verified the result.
+            # A derived batch was built by a node from verified batches; no owner has verified the result.
+            verify_stored(batch)
         digest = digest_after(batch, 0, digest)
         if header.digest != digest:
             raise _corrupt(

@@ -31,7 +31,7 @@ class EpochCopies:
     """The copies beside one partition's log.
 
     Args:
-        dormant: epochs of which a former run left a copy.
+        dormant: epochs of which an earlier process left a copy.
     """
 
     def __init__(self, held: HeldEpochs, dormant: Sequence[int] = ()) -> None:
@@ -59,17 +59,17 @@ class EpochCopies:
         """Begin or resume the copy of an epoch that is decided and incomplete in the log; return its end.
 
         Args:
-            epoch: the newest epoch leaves the log if it ends too early, and its copy is resumed. If the epoch is
-                complete in the log, the copy is of another version. Begin with the newest epochs: a copy is usable once
-                all newer ones are.
+            epoch: the epoch to copy. If it is the newest one of the log and ends before `end_offset`, it leaves the log
+                and its files become the copy, which is resumed. If it is complete in the log, the copy is of another
+                version. Copy the newest epochs first: a copy is added to the log once the two are contiguous.
             start_offset: where the epoch begins, or a later batch boundary if its beginning is permanently deleted.
             end_offset: the decided end offset.
             end_digest: the decided end digest.
             start_digest: the running digest before `start_offset`; None if it is unknown, so that only an existing
-                copy can be resumed. Unless it is 0, everything before is permanently deleted: a log that ends there
-                leaves, and the copy need not continue it.
+                copy can be resumed. Unless it is 0, everything before `start_offset` is permanently deleted: older
+                epochs that end before the copy begins leave the log, and the copy need not continue them.
             or_digests: an existing copy that ends with one of these digests is complete, too.
-            engine: stores a copy that does not exist yet.
+            engine: the name of the engine that stores a copy that does not exist yet.
 
         Raises:
             NotHeldError: `start_digest` is None and no copy can be resumed.
@@ -154,8 +154,10 @@ class EpochCopies:
         """
         copy = self._copy_of(epoch)
         if not copy.is_complete:
+            reached, end = copy.position, copy.target.end
             raise DivergedError(
-                f"epoch {epoch} is copied up to {copy.position}, but its decided end is {copy.target.end}"
+                f"the copy of epoch {epoch} in {self._held.directory} ends at offset {reached.offset} with digest "
+                f"{reached.digest:#010x}, but offset {end.offset} with digest {end.digest:#010x} is decided"
             )
         copy.seal()
         held = self._held.log_of(epoch)
@@ -192,7 +194,7 @@ class EpochCopies:
             raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
 
     def begin_anew(self, epoch: int, end_offset: int) -> None:
-        """Remove the copy of a sealed epoch, to fill another version of it.
+        """Remove the copy of a sealed epoch, so that another version of it can be fetched.
 
         Args:
             end_offset: the end of the epoch. If the log's newest epoch is this one and ends earlier, it is removed,
@@ -222,14 +224,14 @@ class EpochCopies:
         try:
             return self._set_aside(epoch, reason)
         except OSError as error:
-            raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
+            raise StorageFailedError(
+                f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}; check the disk"
+            ) from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Return whether only records below `offset` are missing between the end of the log and a complete copy.
+        """Return whether the log ends before a complete copy, and only records below `offset` are missing in between.
 
-        These cannot be fetched any more, so the log never reaches the copy.
-
-        Thread-safe.
+        Retention has deleted these records on all nodes, so the log can never reach the copy. Thread-safe.
         """
         if self._held.limbo is not None or not self._held.epochs or self._held.end_offset >= offset:
             return False
@@ -345,9 +347,8 @@ class EpochCopies:
     def _take_place_of(self, old: EpochStore, copy: PartialCopy, decided: int) -> None:
         """Replace the log's older version of an epoch by a complete copy."""
         if copy.log.start_offset > old.start_offset:
-            self.demote(
-                self._held.epochs.index(old)
-            )  # These epochs are no longer contiguous with the copy; retention deletes them.
+            # These epochs are not contiguous with the copy; retention deletes them.
+            self.demote(self._held.epochs.index(old))
         del self._copies[old.epoch]
         copy.log.close()
         self._held.replace(old, copy.log.directory, decided, copy.target.end)

@@ -34,10 +34,12 @@ class EpochRepair:
         try:
             mark_short(self._held.disk.fs, self._held.directory, epoch)
         except OSError as error:
-            raise space_or_failure(f"{self._held.directory}: epoch {epoch} cannot be marked as short", error) from error
+            raise space_or_failure(
+                f"{self._held.directory}: the marker that epoch {epoch} may lack records cannot be created", error
+            ) from error
 
     def is_marked_short(self, epoch: int) -> bool:
-        """Return whether an epoch was marked as short and has not caught up since."""
+        """Return whether an epoch was marked as lacking records and has not caught up since."""
         return is_marked_short(self._held.disk.fs, self._held.directory, epoch)
 
     def clear_short(self) -> None:
@@ -50,7 +52,7 @@ class EpochRepair:
             clear_short(self._held.disk.fs, self._held.directory)
         except OSError as error:
             raise StorageFailedError(
-                f"{self._held.directory}: a marker cannot be removed: {error}; check the disk"
+                f"{self._held.directory}: a `short` marker cannot be removed: {error}; check the disk"
             ) from error
 
     def lost_epoch(self, active_epoch: int) -> int | None:

@@ -30,7 +30,9 @@ class LostEpoch(NamedTuple):
     """An epoch that puts the whole partition into LIMBO: it is unreadable, or was set aside while it was the newest.
 
     Attributes:
-        needs_engine: whether it is unreadable because its engine is not installed.
+        message: why the partition is in LIMBO, for the operator.
+        is_aside: whether the epoch was set aside.
+        needs_engine: whether the epoch is unreadable because its engine is not installed.
     """
 
     epoch: int
@@ -44,10 +46,10 @@ class HeldEpochs:
 
     Attributes:
         epochs: the epochs' logs, oldest first; the last one is the active one.
-        lost: the epoch that puts the whole partition into LIMBO; None without one.
-        gone_below: records below it were deleted by retention on this node.
+        lost: the epoch that puts the whole partition into LIMBO; None if there is none.
+        gone_below: retention on this node has deleted the records below this offset.
         replaced: directories of older versions, to be removed.
-        segment_bytes: for epochs and segments that begin from now on.
+        segment_bytes: the segment size of epochs and segments that begin from now on.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class HeldEpochs:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The damaged epoch that could not be opened, and because of which older ones were not; None without one."""
+        """The damaged epoch that cannot be opened, so that older ones were not opened either; None if there is none."""
         lost = self.lost
         return lost.epoch if lost is not None and not lost.is_aside and not lost.needs_engine else None
 
@@ -123,7 +125,7 @@ class HeldEpochs:
         return self.epochs[-1].synced_offset if self.epochs else 0
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
-        """Return end offset and end digest of an epoch; if it has no files, its start and 0."""
+        """Return end offset and end digest of an epoch; if the log does not have it, `start_offset` and 0."""
         for log in self.epochs:
             if log.epoch == epoch:
                 return log.end_offset, log.end_digest
@@ -135,7 +137,7 @@ class HeldEpochs:
         return sum(log.size_bytes for log in self.epochs)
 
     def log_of(self, epoch: int) -> EpochStore | None:
-        """Return an epoch's log; None if it is not in the partition's."""
+        """Return an epoch's log; None if the partition's log does not have the epoch."""
         return next((log for log in self.epochs if log.epoch == epoch), None)
 
     def replace(self, old: EpochStore, made: Path, decided: int, end: LogPosition) -> None:

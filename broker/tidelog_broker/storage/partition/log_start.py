@@ -24,12 +24,12 @@ from tidelog_broker.storage.io.filesystem import File, FileSystem
 
 NAME: Final = "log-start"
 LINES_AT: Final = (0, 4096)
-"""Each line has its own block, because a torn write may destroy a whole block."""
+"""The positions of the lines, each in its own block, because a torn write may destroy a whole block."""
 _LINE_BYTES: Final = 29
 
 
 def load_log_start(fs: FileSystem, directory: Path) -> int:
-    """Return the offset stored in a partition's directory, 0 without one.
+    """Return the offset stored in a partition's directory; 0 if none is stored.
 
     Raises:
         StorageFailedError: the disk cannot be read.

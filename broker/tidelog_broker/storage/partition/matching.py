@@ -89,7 +89,7 @@ class NewestMatch(NamedTuple):
 
 
 class _Lookup(NamedTuple):
-    """The column whose index a read uses, None without one, and the hash to look up in it."""
+    """The column whose index a read uses, None if it uses none, and the hash to look up in it."""
 
     column: TextColumn | None
     key_hash: int
@@ -245,7 +245,7 @@ class _RecentMatches:
                 self._entries.popitem(last=False)
 
     def get(self, extent: Extent, record_filter: RecordFilter) -> memoryview | None:
-        """Return the matching records of an extent's first batch; None if they are not known.
+        """Return the matching records of an extent's first batch; None if they are not kept here.
 
         Raises:
             OSError: the disk cannot be read.

@@ -52,16 +52,16 @@ _HASH_BITS: Final = 64
 Offsets = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Read = Callable[[int, int], tuple[list[memoryview], int]]
-"""Returns batches from the one that holds an offset up to an end, and where to read on."""
+"""Called with an offset and an end; returns batches from the one that holds the offset, and where to read on."""
 
 
 class Newest(NamedTuple):
     """The newest records of the keys of a slice.
 
     Attributes:
-        offsets: of these records, in any order.
+        offsets: the offsets of these records, in any order.
         part: the number of the slice, which may be the first half of the requested one, see `NewestSearch.slices`.
-        unkeyed: batches with control records or records without a key.
+        unkeyed: the offsets of batches with control records or records without a key.
     """
 
     offsets: Offsets
@@ -77,7 +77,7 @@ class UnkeyedRanges:
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> None:
-        """Add a batch after all others; one too many extends the last range, and what lies between is read, too."""
+        """Add a batch after all others. Beyond the maximum of ranges, the last one grows to the end of the batch."""
         if self._ends and (self._ends[-1] == start or len(self._ends) >= UNKEYED_RANGES_MAX):
             self._ends[-1] = end
         else:
@@ -85,7 +85,7 @@ class UnkeyedRanges:
             self._ends.append(end)
 
     def next_from(self, offset: int, stop: int) -> int:
-        """Return the first offset from `offset` on that is in a range; `stop` without one before it."""
+        """Return the first offset from `offset` on that is in a range; `stop` if there is none below `stop`."""
         at = bisect_right(self._ends, offset)
         return min(max(offset, self._starts[at]), stop) if at < len(self._ends) else stop
 
@@ -94,6 +94,8 @@ class NewestSearch:
     """Searches the log up to a horizon; blocks its thread.
 
     Args:
+        read: reads the log.
+        horizon: the offset at which the search ends.
         memory_bytes: approximate bound for keys in memory.
     """
 

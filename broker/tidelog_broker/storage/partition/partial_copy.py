@@ -30,7 +30,7 @@ class CopyTarget:
         start: the epoch's start with digest 0, or a later batch boundary.
         end: the decided end.
         or_digests: other valid end digests: those of less compacted versions.
-        engine: stores the copy if it does not exist yet.
+        engine: the name of the engine that stores the copy if it does not exist yet.
     """
 
     epoch: int
@@ -78,7 +78,7 @@ class PartialCopy:
 
     @classmethod
     def resume(cls, disk: Volume, directory: Path, target: CopyTarget, *, segment_bytes: int) -> PartialCopy | None:
-        """Resume an existing copy; remove it and return None if that is impossible.
+        """Resume an existing copy. If that is impossible, remove it or set it aside, and return None.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -102,7 +102,7 @@ class PartialCopy:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it reaches the decided end with the decided digest."""
+        """Whether the copy reaches the decided end with the decided digest."""
         return self.position == self.target.end
 
     def append(self, batches: Sequence[Buffer]) -> LogPosition:
@@ -144,7 +144,7 @@ class PartialCopy:
 
 
 def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_bytes: int) -> EpochStore | None:
-    """Open an existing copy as a prefix of the target; remove it and return None if it cannot become one."""
+    """Open an existing copy as a prefix of the target. If it cannot become one, remove it or set it aside."""
     fs = disk.fs
     if is_deleted(disk, path):
         remove_store(disk, path)
@@ -167,7 +167,7 @@ def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_byte
     else:
         if log.end_offset != target.end.offset or log.end_digest in {target.end.digest, *target.or_digests}:
             return log
-        reason = f"it ends with digest {log.end_digest:#010x}, but {target.end.digest:#010x} is decided"
+        reason = f"the copy ends with digest {log.end_digest:#010x}, but {target.end.digest:#010x} is decided"
     log.close(sync=False)
     put_aside(fs, path, reason)
     return None

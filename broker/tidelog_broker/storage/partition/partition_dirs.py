@@ -3,7 +3,7 @@
     TOPIC.ID-N/epoch-00000007/          an epoch of the log
     TOPIC.ID-N/epoch-00000006.fill/     a partial copy of an epoch, or of another version of it, fetched from peers
     TOPIC.ID-N/epoch-00000005.bad-1/    a copy that was set aside for the operator; never removed by a start
-    TOPIC.ID-N/epoch-00000004.new/      being created
+    TOPIC.ID-N/epoch-00000004.new/      an epoch that is being created
     TOPIC.ID-N/epoch-00000003.c00000006/  a compacted version of an epoch, decided at the end of epoch 6
     TOPIC.ID-N/epoch-00000002.making/   a compacted version being written
 
@@ -46,7 +46,7 @@ from tidelog_proto.limits import MIB, TOPIC_ID_BYTES
 TRASH_PREFIX: Final = ".trash-"
 FILL_SUFFIX: Final = ".fill"
 REASON_NAME: Final = "reason.txt"
-"""The file in a set-aside directory with the reason."""
+"""The file with the reason, in a directory that was set aside."""
 
 MAKING_SUFFIX: Final = ".making"
 _COPIED_BYTES: Final = MIB
@@ -163,7 +163,7 @@ def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
 
 
 def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
-    """Create missing existence markers of a partition's directory and its newest epoch; all names are durable.
+    """Create missing existence markers of a partition's directory and its newest epoch, and make them durable.
 
     A marker is skipped if the disk is full.
 
@@ -252,8 +252,8 @@ class OpenedEpochs(NamedTuple):
 
     Attributes:
         logs: the epochs' stores in order.
-        unreadable: the epoch before them that cannot be opened, with the reason.
-        needs_engine: whether that is because its engine is not installed.
+        unreadable: the epoch before them that cannot be opened, with the reason; None if all were opened.
+        needs_engine: whether the reason is that the epoch's engine is not installed.
     """
 
     logs: Sequence[EpochStore]

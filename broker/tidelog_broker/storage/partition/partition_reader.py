@@ -58,7 +58,7 @@ class PartitionLogReader:
         return FoundBatches(batches, heads, position)
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None without one.
+        """Return the base offset of the first batch with a record of at least this timestamp; None if there is none.
 
         Only batches that end after `from_offset` count; the returned one may begin before it.
         """
@@ -116,13 +116,16 @@ def check_offset(held: HeldEpochs, offset: int) -> None:
         ProtocolError: OFFSET_OUT_OF_RANGE.
         NotHeldError: it is before this node's copy of the log, but was not deleted by retention.
     """
-    epochs = held.epochs
+    epochs, name = held.epochs, f"{held.name.topic}/{held.name.partition}"
     if epochs and held.gone_below <= offset < epochs[0].start_offset:
-        raise NotHeldError(f"offset {offset} is not in this copy, which begins at {epochs[0].start_offset}")
+        raise NotHeldError(
+            f"{name}: offset {offset} is not in this node's copy, which begins at {epochs[0].start_offset}; read it "
+            "from another replica"
+        )
     if not held.start_offset <= offset <= held.end_offset and held.limbo is None:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is out of range; offsets {held.start_offset} to {held.end_offset} can be read",
+            f"{name}: offset {offset} is out of range; offsets {held.start_offset} to {held.end_offset} can be read",
             log_start_offset=held.start_offset,
             high_watermark=held.end_offset,
         )

@@ -41,7 +41,7 @@ class _Examined(NamedTuple):
 
 
 class ProjectingReader:
-    """Reads projections of a partition. Thread-safe."""
+    """Reads only some columns, or only the records of a time range, of a partition's log. Thread-safe."""
 
     def __init__(self, held: HeldEpochs, reader: PartitionLogReader) -> None:
         self._held = held

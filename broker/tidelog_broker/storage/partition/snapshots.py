@@ -2,8 +2,8 @@
 
 A file is `producers-OFFSET.snap`: a 48-byte header (magic, version, epoch, offset, digest, payload length, CRC32C of
 the payload, CRC32C of the header) and the payload, which is opaque to the storage. It is written under a temporary
-name, synced and renamed. The two newest snapshots of committed offsets are kept, so that a damaged one only costs a
-longer scan, and all of uncommitted ones.
+name, synced and renamed. The two newest snapshots at committed offsets are kept, so that a damaged one only costs a
+longer scan, and all snapshots at uncommitted offsets.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class ProducerSnapshot(NamedTuple):
 
 
 def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot, *, committed: int) -> None:
-    """Write a snapshot durably and remove all but the newest of those at or below `committed`.
+    """Write a snapshot durably; of those at or below `committed` remove all but the newest `SNAPSHOTS_KEPT`.
 
     Raises:
-        DiskFullError: no space; the older ones are unchanged.
+        DiskFullError: no space; the older snapshots are unchanged.
         StorageFailedError: the disk failed.
     """
     assert len(snapshot.payload) <= SNAPSHOT_BYTES_MAX
@@ -62,8 +62,8 @@ def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot, *
             fs.unlink(old)
     except OSError as error:
         if is_shortage(error):
-            raise space_or_failure(f"no space for {path.name}", error) from error
-        raise StorageFailedError(f"{path} cannot be written: {error}") from error
+            raise space_or_failure(f"{path} cannot be written", error) from error
+        raise StorageFailedError(f"{path} cannot be written: {error}; check the disk") from error
 
 
 def load_snapshots(fs: FileSystem, directory: Path) -> Iterator[ProducerSnapshot]:
@@ -83,10 +83,10 @@ def load_snapshots(fs: FileSystem, directory: Path) -> Iterator[ProducerSnapshot
 
 
 def drop_snapshots_behind(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Remove snapshots after a truncated log's end: they would hide older ones that are still valid.
+    """Remove snapshots after a truncated log's end: they would hide older snapshots that are still valid.
 
     Raises:
-        OSError: one could not be removed.
+        OSError: a snapshot could not be removed.
     """
     if not fs.exists(directory):
         return

@@ -18,7 +18,7 @@ ACTIVE_FILES_MIN: Final = 64
 
 
 class Parked(Protocol):
-    """A segment whose file can be parked; implemented by `ActiveSegment`."""
+    """What `ActiveFiles` requires of a segment: its file can be parked, that is, closed until it is needed."""
 
     was_used: bool
     """Set by each append, cleared by `ActiveFiles`."""

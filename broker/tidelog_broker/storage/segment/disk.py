@@ -41,7 +41,7 @@ INDEXES_BYTES_MAX: Final = 64 * MIB
 
 
 class OpenSegment:
-    """An open segment: its file and index. `leases` is guarded by the set that holds it."""
+    """An open segment: its file and index. The lock of the `OpenSegments` that contains it guards `leases`."""
 
     __slots__ = (
         "_sync_failure",
@@ -66,11 +66,11 @@ class OpenSegment:
         self._sync_lock = threading.Lock()
         self._sync_failure: OSError | None = None
         self.index_bytes = 0
-        """The index size as counted by the set."""
+        """The index size as counted by `OpenSegments`."""
         self.leases = 0
         self.dropped = False
         self.name: Path | None = None
-        """The segment's path in the set, now or before."""
+        """The path under which `OpenSegments` contains the segment, or has contained it."""
 
     def close(self) -> None:
         """Close its files, after the last lease has ended."""
@@ -272,7 +272,7 @@ class OpenSegments:
 
 
 def open_segments_max(limit: int | None = None) -> int:
-    """Return how many segments may stay open with this descriptor limit: those of appends, and a sixteenth."""
+    """Return how many segments may stay open: those that logs append to, and a sixteenth of the descriptor limit."""
     limit = descriptor_limit() if limit is None else limit
     return min(OPEN_SEGMENTS_MAX, active_files_max(limit) + max(OPEN_SEGMENTS_MIN, limit // 16))
 
@@ -300,9 +300,9 @@ class Disk:
     maps_writes: bool = False
     """Whether segments are appended to through mappings."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
-    """Bound of the records of epochs in memory."""
+    """Maximum bytes of records that the memory engine stores on the node."""
     engines: dict[str, Engine] = field(default_factory=dict)
-    """The engines in use, see `storage.engines`."""
+    """The engines in use, by name; see `storage.engines`."""
 
     @property
     def was_full(self) -> bool:

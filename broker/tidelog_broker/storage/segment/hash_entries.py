@@ -52,8 +52,8 @@ class BatchEntries(NamedTuple):
     """The entries of some batches.
 
     Attributes:
-        entries: of the batches that have any.
-        open_slots: of batches that every lookup returns, ascending.
+        entries: the entries of all batches that are not open.
+        open_slots: the slots of the open batches, which every lookup returns; ascending.
     """
 
     entries: Entries
@@ -72,7 +72,7 @@ def slots_of(entries: Entries) -> npt.NDArray[np.int64]:
 
 
 def window_stop(index: Index, first: int, stop: int) -> int:
-    """Return the slot after first..stop-1 batches of about a window's bytes, at least one."""
+    """Return the slot before which to end a read from `first` on: about `WINDOW_BYTES`, at least one batch."""
     fitting = index.slots_before_position(index.place(first).position + WINDOW_BYTES, first, stop)
     return max(first + 1, fitting)
 

@@ -136,7 +136,7 @@ class HashFile:
         """Read header and directory; the index takes over the file.
 
         Args:
-            file: the file, by its name the index of the segment.
+            file: the index file that has the name of the segment.
             column: the expected column.
             slots: the number of the segment's batches.
 

@@ -8,10 +8,11 @@ from typing import Final
 from tidelog_proto.limits import MIB
 
 HASHES_BYTES_MAX: Final = 256 * MIB
+"""Default bound on this memory."""
 
 
 class HashMemory:
-    """Sums and bounds the memory. Thread-safe.
+    """Sums the memory of the in-memory indexes, and reports when the bound is reached. Thread-safe.
 
     Args:
         bytes_max: above this sum no in-memory index grows until others have been written to files. One step of one
@@ -31,7 +32,7 @@ class HashMemory:
         return self.size_bytes >= self._bytes_max
 
     def holds(self, holder: object, size_bytes: int) -> None:
-        """Record the memory of one holder; 0 removes it."""
+        """Record the memory of one log's indexes, replacing the previous amount; 0 removes it."""
         with self._lock:
             self.size_bytes += size_bytes - self._held.pop(holder, 0)
             if size_bytes:

@@ -29,8 +29,8 @@ class HashRuns:
 
     Attributes:
         covered: batches with lower slots are indexed.
-        runs: of entries, older batches first.
-        open_slots: slots that every lookup returns, ascending.
+        runs: the runs of entries, those of older batches first.
+        open_slots: the slots of open batches, which every lookup returns; ascending.
     """
 
     covered: int = 0

@@ -67,7 +67,10 @@ class SegmentEnd(NamedTuple):
 
 
 class Index:
-    """Entries by slot 0..n-1. One writer may append during lookups: an entry's offset is appended last."""
+    """The entries of a segment's batches, by slot 0..n-1.
+
+    One writer may append during lookups: an entry's offset is appended last, so readers see only complete entries.
+    """
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        """Its memory."""
+        """The memory that the entries take."""
         return len(self.offsets) * ENTRY_BYTES
 
     def append(self, base_offset: int, position: int, length_bytes: int, max_timestamp_us: int) -> None:
@@ -123,7 +126,7 @@ class Index:
         return bisect_left(self.places, (position // BATCH_ALIGNMENT_BYTES) << _LENGTH_BITS, lo, hi)
 
     def slot_of_time(self, timestamp_us: int) -> int | None:
-        """Return the first slot whose batch has a record of at least this timestamp."""
+        """Return the first slot whose batch has a record of at least this timestamp; None if there is none."""
         slot = bisect_left(self.times_us, timestamp_us, 0, len(self.offsets))
         return slot if slot < len(self.offsets) else None
 

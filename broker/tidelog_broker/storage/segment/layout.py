@@ -55,7 +55,7 @@ INDEX_SUFFIX: Final = ".idx"
 HASH_SUFFIXES: Final[dict[TextColumn, str]] = {"key": ".key", "tag": ".tag"}
 """Suffixes of the indexes of keys and tags."""
 BEGUN_SUFFIX: Final = ".beg"
-"""A segment whose header may not be durable yet; see `deferred_syncs`."""
+"""Suffix of a segment whose header may not be durable yet; see `epoch.deferred_syncs`."""
 
 FORMAT_VERSION: Final = 1
 SEGMENT_MAGIC: Final = int.from_bytes(b"TLSG", "little")
@@ -109,7 +109,7 @@ class SegmentHeader:
         """Parse a header.
 
         Raises:
-            LayoutError: short, another magic, CRC or version.
+            LayoutError: it is too short, or has another magic, a wrong CRC or another version.
         """
         if len(data) < SEGMENT_HEADER_BYTES:
             raise LayoutError(f"a segment header has {SEGMENT_HEADER_BYTES} bytes, got {len(data)}")
@@ -119,7 +119,10 @@ class SegmentHeader:
         if crc != (found_crc := crc32c(memoryview(data)[: SEGMENT_HEADER_BYTES - 4])):
             raise LayoutError(f"the segment header declares CRC32C {crc:#010x}, its bytes have {found_crc:#010x}")
         if version != FORMAT_VERSION:
-            raise LayoutError(f"the segment has version {version}; this build reads {FORMAT_VERSION}")
+            raise LayoutError(
+                f"the segment has format version {version}, this build reads {FORMAT_VERSION}; use the build that "
+                "wrote it"
+            )
         return cls(*fields)
 
 
@@ -131,7 +134,7 @@ def pack_mark(*, nonce: int, position: int, synced_offset: int) -> bytes:
 
 
 def parse_mark(data: Buffer, at: int, *, nonce: int, position: int) -> int | None:
-    """Return the synced offset of the mark at `at` in `data`; None without a mark of this file and position."""
+    """Return the synced offset of the mark at `at` in `data`; None if it is not a mark of this file and position."""
     if len(data) - at < MARK_BYTES:
         return None
     magic, version, found_nonce, found_position, synced_offset, crc = _MARK.unpack_from(data, at)

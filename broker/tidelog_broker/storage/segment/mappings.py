@@ -22,6 +22,7 @@ MAPPED_BYTES_MAX: Final = 4096 * MIB
 """Bound on the mapped bytes; their page table takes 8 MiB of memory."""
 MAPPED_FILES_MAX: Final = 256
 HELD_BYTES_MAX: Final = 1024 * MIB
+"""Bound on the bytes of files that are held only by slices."""
 
 
 class Mappings:
@@ -88,9 +89,8 @@ class Mappings:
     def _slice(self, file: File, at: int, length_bytes: int) -> tuple[Mapping, memoryview] | None:
         self.let_go()
         with self._lock:
-            if (
-                self.held_bytes > self._held_bytes_max or len(self._held) >= self._files_max
-            ):  # Each mapping has a descriptor.
+            # The number of held mappings is bounded, too, because each has a descriptor.
+            if self.held_bytes > self._held_bytes_max or len(self._held) >= self._files_max:
                 return None
             mapping = self._mapped.get(file)
             if mapping is None:
@@ -101,7 +101,7 @@ class Mappings:
                 self._mapped[file] = mapping
                 self.mapped_bytes += mapping.size_bytes
             self._mapped.move_to_end(file)
-            # Closed within the lock, because a mapping with a slice stays mapped.
+            # The slice is taken within the lock: a mapping with a slice cannot be unmapped by another thread.
             data = mapping.slice(at, length_bytes) if at + length_bytes <= mapping.size_bytes else None
             excess = self._excess()
         for one in excess:

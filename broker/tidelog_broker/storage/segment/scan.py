@@ -71,7 +71,7 @@ class SegmentScan:
     synced_offset: int
     """From the newest mark in the valid prefix, or from the segment's header."""
     synced_end: SegmentEnd
-    """Position of the newest mark that covers everything before it; the start of the scan without one."""
+    """The end of the part that a mark in the valid prefix declares synced; the start of the scan if there is none."""
     index: Index = field(default_factory=Index)
     stop: Stop = field(default_factory=lambda: Stop("zero", 0))
     records: int = 0
@@ -79,7 +79,7 @@ class SegmentScan:
 
     @property
     def end(self) -> SegmentEnd:
-        """The end in the form of an index file."""
+        """The end of the valid prefix, as an index file stores it."""
         return SegmentEnd(self.end_offset, self.end_position, self.end_digest)
 
 

@@ -72,7 +72,8 @@ class SealedSegment:
             raise DamagedError.at(
                 self.path,
                 scan.stop.position,
-                scan.stop.reason or f"it ends at offset {scan.end_offset}, but the log continues at {self.end_offset}",
+                scan.stop.reason
+                or f"the segment ends at offset {scan.end_offset}, but the log continues at {self.end_offset}",
             )
         write_index(fs, self.path, self.header, scan.index, scan.end)
         return scan.index

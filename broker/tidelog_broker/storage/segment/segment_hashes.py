@@ -43,7 +43,7 @@ class SegmentHashes:
 
     @property
     def size_bytes(self) -> int:
-        """Its memory, without open files."""
+        """The memory of the in-memory indexes, without that of open index files."""
         return sum(runs.size_bytes for runs in list(self._runs.values()))
 
     def has_file(self, column: TextColumn) -> bool:
@@ -98,9 +98,9 @@ class SegmentHashes:
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
     ) -> CandidateBatches:
-        """Return about `count_max` batches of slots first..stop-1 that may match, the first ones or the `newest`.
+        """Return about `count_max` batches of slots first..stop-1 that may match: the oldest, or the `newest` ones.
 
-        Without a column all may match.
+        Without a column every batch may match.
 
         Raises:
             OSError: the disk cannot be read.

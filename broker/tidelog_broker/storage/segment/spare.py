@@ -38,7 +38,7 @@ class SpareBudget:
         self.kept_bytes = 0
 
     def take(self, size_bytes: int) -> bool:
-        """Count a file if it fits the budget; return whether it does."""
+        """Charge the budget with a file if the file fits; return whether it does."""
         with self._lock:
             fits = self.kept_bytes + size_bytes <= self._bytes_max
             if fits:
@@ -46,7 +46,7 @@ class SpareBudget:
             return fits
 
     def give_back(self, size_bytes: int) -> None:
-        """Uncount a file."""
+        """Release a file's share of the budget."""
         with self._lock:
             self.kept_bytes -= size_bytes
             assert self.kept_bytes >= 0, "more was given back than was taken"
@@ -86,11 +86,11 @@ class Spare:
         return True
 
     def use(self) -> Path | None:
-        """Return the file for reuse; None without one."""
+        """Return the file for reuse; None if there is none."""
         return self._path if self._let_go() else None
 
     def discard(self) -> bool:
-        """Delete the file; return False without one.
+        """Delete the spare file; return False if there is none.
 
         Raises:
             OSError: it still exists; the next open of the log removes it.

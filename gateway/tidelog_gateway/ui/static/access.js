@@ -9,7 +9,7 @@ import { table } from "./table.js";
 
 export async function accessView({ me }) {
   if (me.auth === "none") {
-    const text = "This gateway authenticates no callers (auth = none): each of them has the rights of the gateway’s own key. Change keys and rules with the command “tidelog”.";
+    const text = "This gateway authenticates no callers (auth = none): all requests have the permissions of the gateway’s own key. Change keys and rules with the command “tidelog”.";
     return { title: "Access", element: h("div", {}, h("h1", {}, "Access"), h("div", { class: "card" }, h("p", {}, text))) };
   }
   let standing = [];
@@ -38,7 +38,7 @@ export async function accessView({ me }) {
       { key: "note", label: "Note", value: (row) => row.note || null },
       { key: "created", label: "Created", value: (row) => row.created_ms, cell: (row) => time(row.created_ms).slice(0, 16) },
       { key: "expires", label: "Expires", value: (row) => row.expires_ms, cell: (row) => (row.expires_ms ? time(row.expires_ms).slice(0, 16) : "never") },
-      { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/api-keys/${row.key_id}`, "Revoke this key? Callers that use it are refused at once.") }, "Revoke") },
+      { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/api-keys/${row.key_id}`, "Revoke this key? Callers that use it are refused within seconds.") }, "Revoke") },
     ],
   });
   const quotas = quotasPart({ mayChange });
@@ -79,12 +79,12 @@ export async function accessView({ me }) {
   }
 
   async function addRule() {
-    const principal = h("input", { required: true, placeholder: "ada, role:readers, or * for everybody" });
+    const principal = h("input", { required: true, placeholder: "ada, role:readers, or * for all principals" });
     const operation = select(OPERATIONS.map((each) => [each, each]), "consume");
     const resource = select([["topic", "topic"], ["group", "group"], ["cluster", "cluster"]], "topic");
-    const on = h("input", { placeholder: "visits, or web-* for all that begin so" });
+    const on = h("input", { placeholder: "visits, or web-* for all names with this prefix" });
     const deny = h("input", { type: "checkbox" });
-    const body = h("div", {}, field("Who", principal), field("May", operation), field("On a", resource), field("Named", on), h("label", { class: "check" }, deny, " deny it instead: what is denied is denied, whatever else is allowed"));
+    const body = h("div", {}, field("Who", principal), field("May", operation), field("On a", resource), field("Named", on), h("label", { class: "check" }, deny, " deny it instead; a denial overrides all rules that allow it"));
     const done = await dialog("Add a rule", body, {
       action: "Add",
       submit: async () => {

@@ -5,7 +5,7 @@ import { TidelogClient } from "./client.js";
 const BASE = new URL("../", import.meta.url);
 const KEPT = "tidelog.credentials";
 
-/** A refusal of the gateway (RFC 9457), or no answer at all. */
+/** An error that the gateway answered (RFC 9457), or status 0 for a missing answer. */
 export class ApiError extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `the gateway answered ${status}`);
@@ -30,7 +30,7 @@ function read() {
   }
 }
 
-/** Keeps credentials: {token} or {user, password}; `lasting` beyond the end of the session; null forgets them. */
+/** Stores credentials, {token} or {user, password}: until the tab is closed, or with `lasting` in the browser. null removes them. */
 export function signIn(shown, lasting = false) {
   sessionStorage.removeItem(KEPT);
   localStorage.removeItem(KEPT);
@@ -42,7 +42,7 @@ export function signedIn() {
   return credentials;
 }
 
-/** Calls `listener` when a request was refused for want of credentials. */
+/** Calls `listener` when a request was answered with 401. */
 export function onUnauthenticated(listener) {
   listeners.add(listener);
 }
@@ -65,7 +65,7 @@ async function request(method, path, { query = {}, body = undefined, signal = un
     answer = await fetch(address(path, query), { method, headers, body: text, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { detail: "the gateway does not answer: is it running, and reachable from here?" });
+    throw new ApiError(0, { detail: "the gateway does not answer; check that it is running, and that this browser can reach it" });
   }
   if (answer.status === 204) return null;
   const told = await answer.json().catch(() => ({}));
@@ -88,7 +88,7 @@ export const put = (path, body) => request("PUT", path, { body });
 export const patch = (path, body) => request("PATCH", path, { body });
 export const remove = (path, query) => request("DELETE", path, { query });
 
-/** Returns all pages of a list. `name`: of the member that holds the entries. */
+/** Returns the entries of all pages of a list, and the last page. `name`: the member of a page with its entries. */
 export async function all(path, name, query = {}, signal = undefined) {
   const found = [];
   let cursor = null;
@@ -101,11 +101,11 @@ export async function all(path, name, query = {}, signal = undefined) {
   return { [name]: found, last: page };
 }
 
-/** Path of a topic, or of something below it. */
+/** Returns the path of a topic, or with `rest` of a resource below it. */
 export const topicPath = (topic, rest = "") => `/v1/topics/${encodeURIComponent(topic)}${rest}`;
 export const groupPath = (group, rest = "") => `/v1/groups/${encodeURIComponent(group)}${rest}`;
 
-/** Returns a client of the gateway with the present credentials: for records, in both directions. */
+/** Returns a client with the present credentials, which publishes and reads records. */
 export function client() {
   return new TidelogClient({ url: BASE, ...(credentials || {}) });
 }

@@ -23,19 +23,19 @@ const VIEWS = { "": overviewView, topics: topicsView, topic: topicView, groups: 
 const main = document.getElementById("main");
 let view = null;
 let opened = 0;
-let me = null; // what the gateway says about the caller; null: not known yet
+let me = null; // the answer of /v1/me about the caller; null before the first answer
 let refreshing = false;
 let mayTryAgain = false; // the view could not be shown because the gateway or nodes did not answer
 let isAsking = false;
 
-/** What the address names: #/SECTION/NAME?KEY=VALUE. */
+/** Returns the parts of the page's address, #/SECTION/NAME?KEY=VALUE. */
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [section, ...rest] = path.split("/");
   return { section, name: rest.map(decoded).join("/"), query: new URLSearchParams(query || "") };
 }
 
-/** Decodes a part of an address; one that a person typed with a bare % stays as it is. */
+/** Decodes a part of an address; a part with an invalid % escape is returned unchanged. */
 function decoded(part) {
   try {
     return decodeURIComponent(part);
@@ -87,7 +87,7 @@ async function open() {
   }
 }
 
-/** Asks who the caller is, and how this gateway is set. A refusal says that it authenticates its callers. */
+/** Requests the caller's principal and the gateway's settings. A 401 means that the gateway authenticates its callers. */
 async function learn() {
   try {
     me = await api.get("/v1/me");
@@ -114,7 +114,7 @@ function failure(error) {
   return box;
 }
 
-/** Writes what a view shows into the address, without opening it again. */
+/** Changes the query of the page's address to what the view shows, without opening the view again. */
 function setQuery(changes) {
   const { section, name, query } = place();
   for (const [key, value] of Object.entries(changes)) {
@@ -140,7 +140,7 @@ async function refresh() {
   }
 }
 
-/** Shows that the figures are old, and why; "": they are not. A screen reader is told once. */
+/** Shows that the figures are not up to date, with the reason; "" removes the note. Screen readers announce the note once. */
 function stale(why) {
   if (why && !document.body.classList.contains("stale")) announce(`Not up to date. ${why}`);
   document.body.classList.toggle("stale", Boolean(why));
@@ -148,7 +148,7 @@ function stale(why) {
   if (note) fill(note, why ? `Not up to date. ${why}` : "");
 }
 
-/** A navigation begins at the top of the page; focus that the former view had does not fall back to the document. */
+/** Opens the view of the address at the top of the page. If the former view had the focus, the new view gets it. */
 async function navigate() {
   const hadFocus = main.contains(document.activeElement);
   window.scrollTo(0, 0);
@@ -211,7 +211,7 @@ async function askWho() {
     h("p", { class: "or" }, "or"),
     field("User", user),
     field("Password", password),
-    h("label", { class: "check" }, lasting, " Keep it in this browser (else until the tab is closed)"),
+    h("label", { class: "check" }, lasting, " Keep the credentials in this browser (otherwise until the tab is closed)"),
   );
   const done = await dialog("Sign in", body, {
     action: "Sign in",
@@ -236,7 +236,8 @@ async function askWho() {
     open();
     return;
   }
-  // Without credentials no view can be shown: one that is left would ask again with each of its requests.
+  // Without credentials no view can be shown. The former view is removed, because each of its requests would open this
+  // dialog again.
   if (view && view.dispose) view.dispose();
   view = null;
   opened += 1;

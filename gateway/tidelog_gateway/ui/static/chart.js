@@ -1,9 +1,9 @@
-// Time series as lines, with gaps where nothing is known.
+// Time series as lines, with gaps where values are unknown.
 
 import { fill, h, s } from "./dom.js";
 import { time } from "./format.js";
 
-const WIDTH = 640; // until the chart is in the page
+const WIDTH = 640; // until the chart is part of the page, which determines the width
 const HEIGHT = 150;
 const LEFT = 56;
 const BOTTOM = 18;
@@ -110,7 +110,7 @@ export function chart({ title, series, format, isBytes = false }) {
       [times, values, fault] = [changedTimes, changedValues, ""];
       draw();
     },
-    /** Shows why there are no figures; those that were shown stay. */
+    /** Shows why there are no figures, unless earlier figures are shown. */
     refuse(why) {
       if (times.length) return;
       fault = why;

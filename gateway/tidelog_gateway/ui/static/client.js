@@ -1,6 +1,6 @@
 // Made of clients/javascript/src: python -m tests.javascript_bundle
 
-/** Bytes and text: base64 and the length of UTF-8, without anything that only node or only browsers have. */
+/** Bytes and text: base64 and the length of UTF-8, by functions that node and browsers both have. */
 
 const CHUNK_BYTES = 0x8000;
 
@@ -21,7 +21,7 @@ function toBase64(bytes) {
   return btoa(text);
 }
 
-/** Return the bytes that base64 stands for. */
+/** Return the bytes that a base64 text encodes. */
 function fromBase64(text) {
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
@@ -29,13 +29,13 @@ function fromBase64(text) {
   return bytes;
 }
 
-/** Return how many bytes base64 stands for. */
+/** Return the number of bytes that a base64 text encodes. */
 function base64Length(text) {
   const padding = text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0;
   return (text.length / 4) * 3 - padding;
 }
 
-/** Return how many bytes a text has in UTF-8. */
+/** Return the number of bytes of a text in UTF-8. */
 function utf8Length(text) {
   let length = text.length;
   for (let at = 0; at < text.length; at += 1) {
@@ -54,10 +54,10 @@ function utf8Length(text) {
 }
 
 /**
- * Errors of the client: one class a kind, each with the gateway's `code` and what a retry may do.
+ * Errors of the client: a class for each kind. An error has the gateway's `code`, and whether a retry may help or do harm.
  *
- * The gateway answers with problem documents (RFC 9457); `errorOf` turns one into an error. What the client itself finds
- * (no connection, no answer in time, an answer that is not the gateway's) has codes of its own.
+ * The gateway answers with problem documents (RFC 9457); `errorOf` turns one into an error. Errors that the client itself
+ * detects (no connection, no answer in time, an answer that is not the gateway's) have codes of their own.
  */
 
 /** The base of all errors of this client. */
@@ -119,13 +119,13 @@ class ConnectionError extends TidelogError {}
 /** No answer came within `timeoutMs`. */
 class TimeoutError extends TidelogError {}
 
-/** What answered does not speak the gateway's protocol. */
+/** The answer does not follow the gateway's protocol: another server or a proxy answered, or the versions do not match. */
 class ProtocolError extends TidelogError {}
 
 /** A number has more digits than a JavaScript number keeps. */
 class InexactNumberError extends TidelogError {}
 
-/** Some records of a publish were not stored; `results` has one entry a record. */
+/** Some records of a publish were not stored; `results` has one entry for each record. */
 class PartialPublishError extends TidelogError {
   constructor(message, results) {
     const failed = results.filter((result) => result.error !== undefined).map((result) => result.error);
@@ -154,7 +154,7 @@ const CLASS_BY_STATUS = {
  * Return the error of a problem document or of the shorter one in a message or a record's result.
  *
  * @param {object} problem with `code`, `status`, `detail` and `retryable`
- * @param {{requestId?: string, retryAfterMs?: number}} [about] what the answer's headers say
+ * @param {{requestId?: string, retryAfterMs?: number}} [about] values of the answer's headers
  */
 function errorOf(problem, about = {}) {
   const { code, status, detail } = problem;
@@ -164,7 +164,7 @@ function errorOf(problem, about = {}) {
     code: typeof code === "string" ? code : "error",
     status,
     retryable: problem.retryable === true,
-    // 504 says that the outcome is not known; 500 is a failure at any point of the request.
+    // 504 means that the outcome is unknown; 500 is a failure at any point of the request, also after it took effect.
     definite: status !== 504 && status !== 500,
     requestId: about.requestId ?? problem.request_id,
     retryAfterMs: about.retryAfterMs,
@@ -172,7 +172,7 @@ function errorOf(problem, about = {}) {
   });
 }
 
-/** Return the error for an argument or an option that the client does not take. */
+/** Return the error for an argument or an option that the client does not accept. */
 function invalidOption(message, cause) {
   return new InvalidRequestError(message, { code: "invalid_option", cause });
 }
@@ -187,13 +187,13 @@ function abortReason(signal) {
  *
  * `JSON.parse` makes every number a double: 9007199254740993 becomes 9007199254740992 and 0.12345678901234567890 loses
  * its last digits, silently. `parseJson` compares each number's digits with those that the double prints, and refuses,
- * or keeps, what a double does not hold. `stringifyJson` writes BigInt and `JsonNumber` digit by digit, and refuses what
- * `JSON.stringify` would change without a word.
+ * or keeps, numbers that a double does not hold. `stringifyJson` writes BigInt and `JsonNumber` digit by digit, and
+ * refuses values that `JSON.stringify` would change silently.
  */
 
 const NUMBERS = ["exact", "bigint", "text", "lossy"];
 
-/** Anything that a double may not hold has 16 or more digits, or an exponent. Strings may look so too: that costs time only. */
+/** A number that a double may not hold has 16 or more digits, or an exponent. Strings may match, too; that only costs time. */
 const SUSPICIOUS = /[\d.]{16}|\d[eE]/;
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 const INTEGER = /^-?\d+$/;
@@ -223,7 +223,7 @@ class JsonNumber {
   }
 }
 
-/** Return digits and exponent of a decimal number in a form that compares; the sign of zero is left out. */
+/** Return digits and exponent of a decimal number as a text that is equal for equal numbers; the sign of zero is left out. */
 function canonical(text) {
   const [, sign, whole, fraction = "", exponent = "0"] = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?$/.exec(text);
   const digits = (whole + fraction).replace(/^0+/, "");
@@ -233,7 +233,7 @@ function canonical(text) {
   return `${sign}${stripped}e${scale}`;
 }
 
-/** Tell whether a double holds all digits of a JSON number. */
+/** Return whether a double holds all digits of a JSON number. */
 function isExact(text) {
   const number = Number(text);
   return Number.isFinite(number) && canonical(text) === canonical(String(number));
@@ -253,7 +253,7 @@ function parseJson(text, options = {}) {
     throw invalidOption(`numbers must be one of ${NUMBERS.join(", ")}, got ${numbers}`);
   }
   if (numbers === "lossy" || !SUSPICIOUS.test(text)) return JSON.parse(text);
-  JSON.parse(text); // so that what is rewritten is known to be JSON
+  JSON.parse(text); // throws if the text is not JSON: the rewriting below expects JSON
   let mark = "number:";
   while (text.includes(mark)) mark = `_${mark}`;
   const rewritten = text.replace(TOKEN, (token) => {
@@ -331,11 +331,11 @@ function writtenNumber(number) {
   return JSON.stringify(number);
 }
 
-/** Time: back-off with jitter, sleeping that can be aborted, and signals that join a caller's with a timeout. */
+/** Time: back-off with jitter, sleeping that can be aborted, and signals that combine a caller's signal with a timeout. */
 
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
-/** Delays that double up to a bound, each between half of that and all of it, so that clients do not come back together. */
+/** Delays that double up to a maximum. Each is a random one of at least half of it, so that clients do not all reconnect at once. */
 class Backoff {
   #failures = 0;
 
@@ -348,7 +348,7 @@ class Backoff {
     this.maxMs = maxMs;
   }
 
-  /** Return how long to wait after one failure more; at least what the server asked for. */
+  /** Return the delay after another failure; at least the delay that the server asked for. */
   next(retryAfterMs = 0) {
     const fullMs = Math.min(this.maxMs, this.initialMs * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;
@@ -437,12 +437,12 @@ class Credentials {
     this.#password = password;
   }
 
-  /** Whether a new token is asked for with each connection, so that a refused one may be followed by a good one. */
+  /** Whether the client requests a new token for each connection, so that reconnecting after a refused token may succeed. */
   get areRenewed() {
     return typeof this.#token === "function";
   }
 
-  /** Return what goes into the message `auth` of a WebSocket; undefined without credentials. */
+  /** Return the members of a WebSocket's message `auth`; undefined without credentials. */
   async message() {
     if (this.#user !== undefined) return { user: this.#user, password: this.#password };
     const token = typeof this.#token === "function" ? await this.#token() : this.#token;
@@ -502,10 +502,10 @@ class HttpTransport {
    * @param {string} method
    * @param {(string | number)[]} path parts, which are percent-encoded
    * @param {object} [options]
-   * @param {object} [options.query] undefined ones are left out
+   * @param {object} [options.query] parameters; undefined ones are left out
    * @param {string} [options.body] JSON text
-   * @param {boolean} [options.isRepeatable] whether doing it twice does no more than once
-   * @param {number} [options.waitMs] how long the gateway may take by request, in addition to the timeout
+   * @param {boolean} [options.isRepeatable] whether the request is idempotent
+   * @param {number} [options.waitMs] how long the request asks the gateway to wait for records; added to the timeout
    * @param {(text: string) => any} [options.parse]
    */
   async request(method, path, options = {}) {
@@ -516,7 +516,7 @@ class HttpTransport {
         return await this.#once(method, path, options);
       } catch (error) {
         const mayRepeat = error instanceof TidelogError && error.retryable && (isRepeatable || error.definite);
-        // What the server asks for is never cut short; a caller is not kept for longer than the longest delay.
+        // `Retry-After` is never shortened: if it is longer than the longest back-off delay, the call fails instead.
         if (left <= 0 || !mayRepeat || error.retryAfterMs > backoff.maxMs) throw error;
         await sleep(backoff.next(error.retryAfterMs), signal);
       }
@@ -532,14 +532,14 @@ class HttpTransport {
   }
 
   /**
-   * Send a GET whose answer has no end, and return it once it has begun.
+   * Send a GET whose answer does not end, and return the answer when its head has arrived.
    *
    * @param {(string | number)[]} path
    * @param {object} options
    * @param {object} options.query
    * @param {AbortSignal} options.signal ends the answer
-   * @param {number} [options.timeoutMs] until it begins
-   * @param {number} options.quietMs the answer is given up where nothing comes for so long
+   * @param {number} [options.timeoutMs] how long the head of the answer may take
+   * @param {number} options.quietMs the connection counts as lost if no data arrives for this time
    */
   async open(path, { query, signal, timeoutMs = this.#timeoutMs, quietMs }) {
     const url = this.#urlOf(path, query);
@@ -598,7 +598,7 @@ class HttpTransport {
 
   #failure(what, error, { signal, isOver, timeoutMs }) {
     if (signal?.aborted) return abortReason(signal);
-    // Where no connection was made nothing was sent. Browsers do not tell.
+    // If the connection was never established, nothing was sent. Browsers do not report that.
     const about = { retryable: true, definite: NEVER_SENT.includes(error?.cause?.code), cause: error };
     if (isOver) return new TimeoutError(`${what}: no answer within ${timeoutMs} ms`, { ...about, code: "timed_out" });
     const why = error?.cause?.message || error?.message;
@@ -609,7 +609,7 @@ class HttpTransport {
   }
 }
 
-/** Yield the text of an answer as it comes. */
+/** Yield the text of an answer as it arrives. */
 async function* chunksOf(what, body, quietMs) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -617,7 +617,7 @@ async function* chunksOf(what, body, quietMs) {
     for (;;) {
       let timer;
       const quiet = new Promise((_, reject) => {
-        const error = new ConnectionError(`${what}: nothing came for ${quietMs} ms`, { code: "connection_lost", retryable: true });
+        const error = new ConnectionError(`${what}: no data arrived for ${quietMs} ms`, { code: "connection_lost", retryable: true });
         timer = setTimeout(() => reject(error), quietMs);
       });
       let read;
@@ -657,7 +657,7 @@ function documentOf(what, answer, text, parse) {
   let document;
   try {
     document = answer.ok ? parse(text) : JSON.parse(text);
-    if (document === null || typeof document !== "object") throw new SyntaxError("it is no object");
+    if (document === null || typeof document !== "object") throw new SyntaxError("the answer is not an object");
   } catch (error) {
     if (error instanceof TidelogError) throw error;
     throw notTheGateway(what, answer, text, error);
@@ -670,9 +670,9 @@ function documentOf(what, answer, text, parse) {
   });
 }
 
-/** Return the error for an answer that a gateway does not give: that of a proxy in between, or of another server. */
+/** Return the error for an answer that comes from a proxy in front of the gateway, or from another server. */
 function notTheGateway(what, answer, text, cause) {
-  const message = `${what}: status ${answer.status} without a document of a gateway: ${text.slice(0, SHOWN_CHARS)}`;
+  const message = `${what}: the answer with status ${answer.status} does not come from a Tidelog gateway; check the url and proxies: ${text.slice(0, SHOWN_CHARS)}`;
   const retryable = [429, 502, 503, 504].includes(answer.status);
   const about = { code: "bad_reply", status: answer.status, retryable, definite: false, cause };
   const retryAfter = retryAfterMs(answer.headers.get("Retry-After"));
@@ -683,12 +683,12 @@ function retryAfterMs(header) {
   return header !== null && /^\d+$/.test(header) ? Number(header) * 1000 : undefined;
 }
 
-/** Records: as they are read, and as programs give them to be published. */
+/** Records as they are read, and as programs pass them to `publish`. */
 
 const ENCODER = new TextEncoder();
 const FIELDS = ["key", "value", "json", "valueText", "headers", "tag", "partition", "timestamp"];
 
-/** Return an offset or another count of the gateway as a number, or throw where a double would not be exact. */
+/** Return an offset or another integer of the gateway as a number; throw if a double does not hold it exactly. */
 function checkedInteger(value, name) {
   if (Number.isSafeInteger(value)) return value;
   if (typeof value === "number" && Number.isInteger(value)) {
@@ -706,7 +706,7 @@ class TidelogRecord {
   /**
    * @param {string} topic
    * @param {number} partition
-   * @param {object} row as the gateway writes it
+   * @param {object} row the record as the gateway sends it
    */
   constructor(topic, partition, row) {
     this.topic = topic;
@@ -717,17 +717,17 @@ class TidelogRecord {
     this.#row = row;
   }
 
-  /** The key: text, bytes where it is not UTF-8, or null. */
+  /** The key: text, bytes if it is not UTF-8, or null. */
   get key() {
     return decoded(this.#row.key, this.#row.key_encoding);
   }
 
-  /** The value: text, bytes where it is not UTF-8, or null for a tombstone. */
+  /** The value: text, bytes if it is not UTF-8, or null for a tombstone. */
   get value() {
     return decoded(this.#row.value, this.#row.value_encoding);
   }
 
-  /** The headers as pairs of name and value; a value is text, bytes where it is not UTF-8, or null. */
+  /** The headers as pairs of name and value; a value is text, bytes if it is not UTF-8, or null. */
   get headers() {
     return (this.#row.headers ?? []).map(([name, value, encoding]) => [name, decoded(value, encoding)]);
   }
@@ -741,7 +741,7 @@ class TidelogRecord {
     return asBytes(this.value);
   }
 
-  /** Return the key's bytes; null without one. */
+  /** Return the key's bytes; null if the record has no key. */
   keyBytes() {
     return asBytes(this.key);
   }
@@ -774,7 +774,7 @@ class TidelogRecord {
     return { topic: this.topic, partition: this.partition, ...this.#row };
   }
 
-  /** Return the record as it is to be given to `publish` to store the same again. */
+  /** Return the record in the form that `publish` accepts, to store the same content again. */
   toPublish() {
     const { key, value, headers, tag } = this;
     return { key, value, headers, ...(tag === null ? {} : { tag }), timestamp: this.timestampMs };
@@ -806,14 +806,14 @@ function sized(text, encoding) {
 }
 
 /**
- * Return a record as the gateway takes it.
+ * Convert a record to the form of the gateway's API.
  *
  * @param {object} record see `PublishRecord` in `index.d.ts`
  */
 function publishRow(record) {
-  if (record === null || typeof record !== "object") throw invalidRecord("a record is an object such as {value: \"text\"}");
+  if (record === null || typeof record !== "object") throw invalidRecord(`a record is an object such as {value: "text"}, got ${record === null ? "null" : typeof record}`);
   const unknown = Object.keys(record).filter((name) => !FIELDS.includes(name));
-  if (unknown.length) throw invalidRecord(`unknown field ${unknown[0]} of a record; there are ${FIELDS.join(", ")}`);
+  if (unknown.length) throw invalidRecord(`unknown field ${unknown[0]} of a record; the fields are ${FIELDS.join(", ")}`);
   const row = valueOf(record);
   if (record.key !== undefined && record.key !== null) {
     const [text, encoding] = encoded(record.key, "key");
@@ -830,9 +830,9 @@ function publishRow(record) {
 function valueOf(record) {
   const given = ["value", "json", "valueText"].filter((name) => record[name] !== undefined);
   if (given.length !== 1) {
-    throw invalidRecord(`a record has exactly one of value, json and valueText, got ${given.join(" and ") || "none"}; value: null is a tombstone`);
+    throw invalidRecord(`a record must have exactly one of value, json and valueText, got ${given.join(" and ") || "none"}; for a tombstone set value to null`);
   }
-  // JSON travels as a string too: the node stores the bytes of the text, and nothing between parses its numbers.
+  // JSON is sent as a string, too: the node stores the bytes of the text, and no component in between parses its numbers.
   if (given[0] === "json") return { value: stringifyJson(record.json) };
   if (given[0] === "valueText") return { value: checkedJson(record.valueText) };
   if (record.value === null) return { value: null };
@@ -872,7 +872,7 @@ function invalidRecord(message) {
   return new InvalidRequestError(message, { code: "invalid_record" });
 }
 
-/** What a subscription has received and not consumed, and how far it has come; no I/O. */
+/** The received batches that a program has not consumed yet, and the positions of a subscription; without I/O. */
 
 /** Records of one partition, in order. */
 class Batch {
@@ -884,12 +884,12 @@ class Batch {
   }
 }
 
-/** A batch in the queue, or how far a subscription has come where nothing is left to deliver. */
+/** A batch in the queue, or positions to which a subscription has advanced without records to deliver. */
 class Item {
   /**
    * @param {Batch | undefined} batch
-   * @param {number[]} sizes of the records, in bytes; the credit of the first `released` is free again
-   * @param {string | undefined} token
+   * @param {number[]} sizes sizes of the records in bytes; the credit of the first `released` records is free again
+   * @param {string | undefined} token the resume token after the item
    */
   constructor(batch, sizes, token) {
     this.batch = batch;
@@ -898,16 +898,17 @@ class Item {
     this.released = 0;
     this.isDropped = false;
     this.positions = batch ? new Map([[batch.partition, batch.nextOffset]]) : new Map();
-    this.uncovered = new Map(token === undefined ? this.positions : []); // positions that came after the token
+    this.uncovered = new Map(token === undefined ? this.positions : []); // positions that the token does not include
   }
 }
 
 /**
  * The bounded queue between the connection and the program.
  *
- * The gateway never sends more than it has credit for, so credit is the bound: what is here and not released, and the
- * credit at the gateway, are together at most the window. `received` is where a lost connection is resumed, as what is in
- * the queue is kept; `state` is where the program has come, for a subscription that is made anew.
+ * The gateway never sends more records than it has credit for, which bounds the queue: the records that are queued and
+ * not released, and the credit at the gateway, are together at most the window. After a lost connection the subscription
+ * continues at the positions of `received`, because the queue is kept. `state` has the positions that the program has
+ * processed, with which a new subscription continues.
  */
 class Inbox {
   #queue = [];
@@ -921,7 +922,7 @@ class Inbox {
    * @param {string} topic
    * @param {{records: number, bytes: number}} window
    * @param {{resumeToken?: string, resume?: Record<string, number>}} start
-   * @param {boolean} isMember of a group: then the group keeps positions, and nothing is resumed
+   * @param {boolean} isMember whether it is a member of a group: the group stores the positions, so nothing is resumed
    */
   constructor(topic, window, start, isMember) {
     this.topic = topic;
@@ -934,14 +935,14 @@ class Inbox {
     this.processedState = { token: start.resumeToken, resume: new Map(this.receivedState.resume) };
   }
 
-  /** Note the answer to `sub`. A resumed subscription has to go on exactly where the last connection ended. */
+  /** Process the answer to `sub`. A resumed subscription must continue exactly where the last connection ended. */
   opened({ offsets, resume_token: token }) {
     for (const [number, offset] of Object.entries(offsets)) {
       const partition = Number(number);
       const before = this.received.get(partition);
       checkedInteger(offset, "offset");
       if (before !== undefined && before !== offset) {
-        throw unexpected(`partition ${partition} goes on at ${offset}, and ${before} was asked for`);
+        throw unexpected(`partition ${partition} continues at offset ${offset}, but ${before} was requested`);
       }
       this.received.set(partition, offset);
     }
@@ -950,19 +951,19 @@ class Inbox {
     this.isOpened = true;
   }
 
-  /** Return the members of `sub` that say where to begin. */
+  /** Return the members of `sub` with the start position. */
   get start() {
     return this.isMember ? {} : membersOf(this.receivedState);
   }
 
-  /** Return where the program has come. */
+  /** Return the positions up to which the program has processed records. */
   get state() {
     if (this.isMember) return {};
     const { resume_token: resumeToken, resume } = membersOf(this.processedState);
     return { ...(resumeToken === undefined ? {} : { resumeToken }), ...(resume ? { resume } : {}) };
   }
 
-  /** Return the credit of a new connection: the window, less what is still in the queue. */
+  /** Return the credit of a new connection: the window without the records that are still in the queue. */
   initialCredit() {
     this.#freedRecords = this.#freedBytes = 0;
     return {
@@ -971,7 +972,7 @@ class Inbox {
     };
   }
 
-  /** Return credit that is to be given now, or undefined: it is given in parts, and when the queue runs empty. */
+  /** Return the freed credit to grant now; undefined until a quarter of the window is free, or the queue is empty. */
   takeFreed() {
     const { records, bytes } = this.window;
     const isDue = this.#freedRecords * 4 >= records || this.#freedBytes * 4 >= bytes || this.#heldRecords === 0;
@@ -981,16 +982,16 @@ class Inbox {
     return freed;
   }
 
-  /** Take a batch message. */
+  /** Add a batch message to the queue. */
   add(message) {
     const { partition, records, next_offset: nextOffset, resume_token: token } = message;
     checkedInteger(partition, "partition");
     checkedInteger(nextOffset, "next_offset");
-    if (!Array.isArray(records)) throw unexpected("a batch has no records");
+    if (!Array.isArray(records)) throw unexpected("a batch message has no list of records");
     let expected = this.received.get(partition) ?? 0;
     const batch = new Batch(this.topic, message);
     for (const { offset } of batch.records) {
-      if (offset < expected) throw unexpected(`offset ${offset} of partition ${partition} came where ${expected} was due`);
+      if (offset < expected) throw unexpected(`partition ${partition}: offset ${offset} arrived, but ${expected} or a later one was expected`);
       expected = offset + 1;
     }
     if (nextOffset < expected) throw unexpected(`next_offset ${nextOffset} of partition ${partition} is before ${expected}`);
@@ -1000,12 +1001,12 @@ class Inbox {
     else this.#addBatch(batch, records.map(payloadBytes), token);
   }
 
-  /** Note that the gateway leaves records out, as the subscription asked it to where it lags. */
+  /** Process a gap: the gateway has skipped records, because the subscription lags and was opened with `onLag: "skip"`. */
   gap({ partition, from_offset: fromOffset, next_offset: nextOffset, resume_token: token }) {
     const expected = this.received.get(checkedInteger(partition, "partition")) ?? 0;
     checkedInteger(nextOffset, "next_offset");
     if (fromOffset !== expected || nextOffset <= fromOffset) {
-      throw unexpected(`a gap of partition ${partition} from ${fromOffset} to ${nextOffset} came where ${expected} was due`);
+      throw unexpected(`partition ${partition}: a gap from ${fromOffset} to ${nextOffset} arrived, but one from ${expected} was expected`);
     }
     this.received.set(partition, nextOffset);
     advance(this.receivedState, new Map([[partition, nextOffset]]), token);
@@ -1034,12 +1035,12 @@ class Inbox {
     }
   }
 
-  /** Whether there is something to take. */
+  /** Whether the queue is empty. */
   get isEmpty() {
     return this.#queue.length === 0;
   }
 
-  /** Return the next batch; undefined when there is none. Positions without records in front of it are noted. */
+  /** Return the next item with a batch; undefined if there is none. Positions without records before it count as processed. */
   take() {
     while (this.#queue.length) {
       this.#current = this.#queue.shift();
@@ -1049,9 +1050,9 @@ class Inbox {
     return undefined;
   }
 
-  /** Note that a record was processed, and what is before it in its partition. */
+  /** Count all records of a partition before `nextOffset` as processed. */
   processedTo(partition, nextOffset) {
-    if (this.isMember && !this.received.has(partition)) return; // the group gave it to another member
+    if (this.isMember && !this.received.has(partition)) return; // the group has assigned it to another member
     if ((this.processed.get(partition) ?? 0) >= nextOffset) return;
     this.processed.set(partition, nextOffset);
     this.processedState.resume.set(String(partition), nextOffset);
@@ -1069,7 +1070,7 @@ class Inbox {
     }
   }
 
-  /** Note that an item was processed whole. */
+  /** Count a whole item as processed. */
   finish(item) {
     this.release(item, item.sizes.length);
     if (item.isDropped) return;
@@ -1078,12 +1079,12 @@ class Inbox {
     for (const [partition, nextOffset] of item.uncovered) this.processedState.resume.set(String(partition), nextOffset);
   }
 
-  /** Note which partitions a member gets. */
+  /** Store the start offsets of the partitions that a member is assigned. */
   assigned(offsets) {
     for (const [number, offset] of Object.entries(offsets)) this.received.set(Number(number), checkedInteger(offset, "offset"));
   }
 
-  /** Drop what is queued of partitions that a member gives up; all of them if none are named. */
+  /** Drop the queued records of partitions that were revoked from a member; by default of all its partitions. */
   drop(partitions = [...this.received.keys()]) {
     for (const item of [this.#current, ...this.#queue]) {
       if (!item?.batch || item.isDropped || !partitions.includes(item.batch.partition)) continue;
@@ -1094,7 +1095,7 @@ class Inbox {
     for (const partition of partitions) this.received.delete(partition);
   }
 
-  /** Forget what a member has processed of partitions that are another's. */
+  /** Forget the processed positions of partitions that a member no longer has. */
   forget(partitions) {
     for (const partition of partitions) {
       if (!this.received.has(partition)) this.processed.delete(partition);
@@ -1127,7 +1128,7 @@ function unexpected(what) {
 
 const SUBPROTOCOL = "tidelog.v1.json";
 
-/** A number that no subscription of this client has: ending it is a request that any gateway answers at once. */
+/** The id of no subscription of this client: a request to end it is a probe that any gateway answers at once. */
 const PROBE_SID = 0;
 const OPEN = 1;
 const ERROR_WAIT_MS = 20;
@@ -1146,15 +1147,16 @@ class GatewaySocket {
   #lastRefusal;
 
   /**
-   * Connect, and show the credentials if there are any.
+   * Connect, and authenticate if the client has credentials.
    *
    * @param {object} options
    * @param {URL} options.base
    * @param {typeof WebSocket} options.WebSocket
    * @param {import("./http.js").Credentials} options.credentials
    * @param {number} options.timeoutMs for the handshake, and for the answer to the credentials
-   * @param {number} options.heartbeatMs a connection that is quiet for so long is probed, and ended after as long again
-   * @param {(kind: string, body: any) => void} options.onMessage takes what the gateway sends unasked
+   * @param {number} options.heartbeatMs a connection without data for this time is probed, and ended if the probe has no
+   *   answer within the same time
+   * @param {(kind: string, body: any) => void} options.onMessage called with each message that is not an answer
    * @param {AbortSignal} options.signal
    */
   static async open(options) {
@@ -1179,15 +1181,15 @@ class GatewaySocket {
     this.closed = new Promise((_, reject) => {
       this.#end = reject;
     });
-    this.closed.catch(() => {}); // the reason is thrown to those who wait; there may be nobody
+    this.closed.catch(() => {}); // without a caller that waits, the rejection must not count as unhandled
     this.#socket = new WebSocket(url.href, [SUBPROTOCOL]);
     this.#listen("message", (event) => this.#received(event.data));
     this.#listen("close", (event) => this.#fail(this.#closeError(event)));
-    // "close" follows, and has a code; but not in node 20, where no connection can be made.
+    // An event "close" with a code follows, except in node 20 if the connection cannot be established.
     this.#listen("error", () => setTimeout(() => this.#fail(this.#closeError({ code: 1006 })), ERROR_WAIT_MS));
   }
 
-  /** Send a request and return what is in its `ok`; `onOk` gets it before any later message is taken in. */
+  /** Send a request and return the `ok` of its answer; `onOk` is called with it before any later message is processed. */
   request(body, { signal, timeoutMs, onOk }) {
     return new Promise((resolve, reject) => {
       if (this.#endReason) throw this.#endReason;
@@ -1222,7 +1224,7 @@ class GatewaySocket {
     this.#fail(new ConnectionError("the client closed the WebSocket", { code: "closed" }));
   }
 
-  /** End the connection because of what came over it, or did not come. */
+  /** End the connection with an error, which `closed` and pending requests reject with. */
   fail(error) {
     this.#fail(error);
   }
@@ -1259,13 +1261,13 @@ class GatewaySocket {
     this.#heardAt = Date.now();
     let message;
     try {
-      if (typeof data !== "string") throw new SyntaxError("it is binary");
+      if (typeof data !== "string") throw new SyntaxError("a binary message");
       message = JSON.parse(data);
-      if (message === null || typeof message !== "object") throw new SyntaxError("it is no object");
+      if (message === null || typeof message !== "object") throw new SyntaxError("JSON that is not an object");
       this.#dispatch(message);
     } catch (error) {
       if (error instanceof TidelogError) this.#fail(error);
-      else this.#fail(new ProtocolError(`WebSocket: a message is not the gateway's: ${error.message}`, { code: "bad_reply", cause: error }));
+      else this.#fail(new ProtocolError(`WebSocket: received a message that does not follow ${SUBPROTOCOL}: ${error.message}`, { code: "bad_reply", cause: error }));
     }
   }
 
@@ -1275,7 +1277,7 @@ class GatewaySocket {
       const error = errorOf(message.error);
       this.#lastRefusal = error;
       if (request) request.reject(error);
-      else if (message.id === undefined) throw error; // a fault of this connection that no request is to blame for
+      else if (message.id === undefined) throw error; // an error of the connection itself, not of a request
     } else if (message.ok !== undefined) {
       request?.onOk?.(message.ok);
       request?.resolve(message.ok);
@@ -1294,11 +1296,11 @@ class GatewaySocket {
           await this.request({ unsub: { sid: PROBE_SID } }, { timeoutMs: heartbeatMs });
         } catch (error) {
           if (!(error instanceof TimeoutError)) {
-            this.#watch(heartbeatMs); // an answer, if only that there is no such subscription
+            this.#watch(heartbeatMs); // an answer arrived: the error that the subscription does not exist
             return;
           }
           const about = { code: "connection_lost", retryable: true, definite: false };
-          this.#fail(new ConnectionError(`WebSocket: nothing came for ${2 * heartbeatMs} ms, not even an answer`, about));
+          this.#fail(new ConnectionError(`WebSocket: no data arrived for ${2 * heartbeatMs} ms, nor an answer to a probe`, about));
           return;
         }
       }
@@ -1311,9 +1313,9 @@ class GatewaySocket {
     this.#endReason = error;
     clearTimeout(this.#probe);
     for (const [kind, listener] of this.#listeners) this.#socket.removeEventListener(kind, listener);
-    this.#socket.addEventListener("error", () => {}); // some libraries throw where nobody listens
+    this.#socket.addEventListener("error", () => {}); // some libraries throw if an error has no listener
     try {
-      // Libraries for node can end a connection whose peer answers no more; browsers do so by themselves.
+      // With libraries for node, a connection whose peer does not answer has to be terminated; browsers do so by themselves.
       if (error.code === "connection_lost" && typeof this.#socket.terminate === "function") this.#socket.terminate();
       else this.#socket.close(1000);
     } catch {
@@ -1334,13 +1336,13 @@ class GatewaySocket {
           definite: false,
         });
       case 4429:
-        return new OverloadedError(`WebSocket: too many are open${why}`, { ...about, code: "too_many_websockets", status: 429 });
+        return new OverloadedError(`WebSocket: the gateway allows no more WebSockets${why}`, { ...about, code: "too_many_websockets", status: 429 });
       case 4408:
-        return new UnavailableError(`WebSocket: what was sent was left unread for too long${why}`, { ...about, code: "too_slow" });
+        return new UnavailableError(`WebSocket: the gateway ended the connection, because this client is too slow${why}`, { ...about, code: "too_slow" });
       case 1012:
-        return new UnavailableError(`WebSocket: the gateway stops${why}`, { ...about, code: "shutting_down" });
+        return new UnavailableError(`WebSocket: the gateway is stopping${why}`, { ...about, code: "shutting_down" });
       case 1013:
-        // The answer before it may say how long to wait.
+        // The error that the gateway sent before has the true cause, and how long to wait.
         return this.#lastRefusal?.retryable ? this.#lastRefusal : new UnavailableError(`WebSocket: try again later${why}`, { ...about, code: "try_again" });
       case 1003:
       case 1009:
@@ -1351,7 +1353,7 @@ class GatewaySocket {
   }
 }
 
-/** Tell whether connecting again may help after an error. */
+/** Return whether reconnecting may help after an error. */
 function isPassing(error) {
   return error instanceof TidelogError && error.retryable;
 }
@@ -1363,7 +1365,7 @@ const STREAM_OPTIONS = [
   "onDisconnected",
 ];
 const FIRST_STREAM_ATTEMPTS = 5;
-/** The longest line that is kept while it is not whole; an event has one record at least, which may be long. */
+/** Maximum length of an incomplete line that is kept: an event has at least one record, which may be long. */
 const LINE_CHARS_MAX = 256 * 1024 * 1024;
 
 /** See `RecordStream` in `index.d.ts`. */
@@ -1388,7 +1390,7 @@ class RecordStream {
    */
   constructor(http, topic, options) {
     const unknown = Object.keys(options).find((name) => !STREAM_OPTIONS.includes(name));
-    if (unknown) throw invalidOption(`unknown option ${unknown}; there are ${STREAM_OPTIONS.join(", ")}`);
+    if (unknown) throw invalidOption(`unknown option ${unknown}; the options are ${STREAM_OPTIONS.join(", ")}`);
     const { attempts = Infinity, firstAttempts = FIRST_STREAM_ATTEMPTS, ...delays } = options.reconnect || {};
     this.topic = topic;
     this.#http = http;
@@ -1402,7 +1404,7 @@ class RecordStream {
     queryOf(options);
   }
 
-  /** Where the program has come; spread it into the options of a later `stream` to continue there. */
+  /** The positions that the program has processed; spread it into the options of a later `stream` to continue there. */
   get state() {
     const { lastEventId, offsets } = this.#state;
     return {
@@ -1411,7 +1413,7 @@ class RecordStream {
     };
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     for await (const { batch, id } of this.#events()) {
       if (batch.records.length) yield batch;
@@ -1419,7 +1421,7 @@ class RecordStream {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     for await (const { batch, id } of this.#events()) {
       for (const record of batch.records) {
@@ -1431,7 +1433,7 @@ class RecordStream {
     }
   }
 
-  /** Count a record or a batch as processed, and what is before it in its partition. */
+  /** Count a record or a batch as processed, with all records before it in its partition. */
   processed(upTo) {
     const { partition, offset, nextOffset } = upTo;
     const next = nextOffset ?? offset + 1;
@@ -1440,7 +1442,7 @@ class RecordStream {
     this.#state.offsets.set(String(partition), next);
   }
 
-  /** Commit for the group what was processed, and return the positions that hold now. */
+  /** Commit the processed positions for the group, and return the offsets that are committed now. */
   async commit(upTo, { note, ...options } = {}) {
     const { group } = this.#options;
     if (group === undefined) throw invalidOption("commit needs a group: call stream with the option group");
@@ -1461,7 +1463,7 @@ class RecordStream {
     this.#controller.abort();
   }
 
-  /** Note that an event was processed whole: its id holds the positions of all partitions. */
+  /** Count a whole event as processed; its id has the positions of all partitions. */
   #finish(batch, id) {
     this.processed(batch);
     if (id === undefined) return;
@@ -1469,9 +1471,9 @@ class RecordStream {
     this.#state.offsets.clear();
   }
 
-  /** Yield the batches of one connection after the other. */
+  /** Yield the events of consecutive connections. */
   async *#events() {
-    if (this.#isIterated) throw invalidOption("a stream is iterated once; call stream again, with {...stream.state}");
+    if (this.#isIterated) throw invalidOption("a stream can be iterated only once; call stream again, with {...stream.state}");
     this.#isIterated = true;
     const { signal } = this.#options;
     const onAbort = () => this.#controller.abort();
@@ -1485,7 +1487,7 @@ class RecordStream {
             this.#backoff.reset();
             if (event.batch) yield event;
           }
-          throw new ConnectionError("the stream broke off without an event end", { code: "connection_lost", retryable: true });
+          throw new ConnectionError("the stream ended without an event end", { code: "connection_lost", retryable: true });
         } catch (error) {
           if (signal?.aborted) throw abortReason(signal);
           if (this.#controller.signal.aborted) return;
@@ -1502,7 +1504,7 @@ class RecordStream {
     }
   }
 
-  /** Yield the events of one connection; what is yielded is what the next connection continues after. */
+  /** Yield the events of one connection; the next connection continues after the last event that was yielded. */
   async *#connection() {
     const { timeoutMs, heartbeatMs } = this.#options;
     const { lastEventId, offsets } = this.#received;
@@ -1533,7 +1535,7 @@ class RecordStream {
 }
 
 function batchOf(topic, message) {
-  if (!Array.isArray(message.records)) throw new ProtocolError("an event has no records", { code: "bad_reply" });
+  if (!Array.isArray(message.records)) throw new ProtocolError("an event of the stream has no list of records", { code: "bad_reply" });
   checkedInteger(message.partition, "partition");
   checkedInteger(message.next_offset, "next_offset");
   return new Batch(topic, message);
@@ -1543,7 +1545,7 @@ function parsedData(text) {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw new ProtocolError("the data of an event is not JSON", { code: "bad_reply", cause });
+    throw new ProtocolError("the data of an event of the stream is not JSON", { code: "bad_reply", cause });
   }
 }
 
@@ -1564,9 +1566,9 @@ function queryOf({ from, group, key, tag }) {
 }
 
 /**
- * Yield server-sent events of pieces of text: the type, the data, and the id if the event has one.
+ * Parse server-sent events; yield the type, the data, and the id if the event has one.
  *
- * @param {AsyncIterable<string>} chunks
+ * @param {AsyncIterable<string>} chunks the text, divided at any places
  */
 async function* parsedEvents(chunks) {
   let name = "message";
@@ -1608,14 +1610,14 @@ async function* linesOf(chunks) {
 /** A subscription over WebSocket: batches or records as an async iterator, credit by consumption, reconnect and resume. */
 
 const SID = 1;
-/** A connection that lasted so long was a good one: the next back-off begins again with the shortest delay. */
+/** After a connection that lasted for this time, the back-off begins again with the shortest delay. */
 const GOOD_MS = 5_000;
 const FIRST_ATTEMPTS = 5;
 const SUBSCRIBE_OPTIONS = [
   "from", "resumeToken", "resume", "group", "member", "key", "tag", "credit", "signal", "timeoutMs", "heartbeatMs",
   "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked", "onLag", "maxLagRecords", "maxMessageBytes", "onGap",
 ];
-/** What a message may have at most unless the program says less; the package `ws` takes as much. */
+/** Default of `maxMessageBytes`: the limit of the package `ws`. */
 const MESSAGE_BYTES_MAX = 100 * 1024 * 1024;
 
 /** See `Subscription` in `index.d.ts`. */
@@ -1641,7 +1643,7 @@ class Subscription {
    */
   constructor(transport, topic, options) {
     const unknown = Object.keys(options).find((name) => !SUBSCRIBE_OPTIONS.includes(name));
-    if (unknown) throw invalidOption(`unknown option ${unknown}; there are ${SUBSCRIBE_OPTIONS.join(", ")}`);
+    if (unknown) throw invalidOption(`unknown option ${unknown}; the options are ${SUBSCRIBE_OPTIONS.join(", ")}`);
     if (!transport.WebSocket) {
       throw invalidOption("this runtime has no WebSocket: pass a class as the option WebSocket of TidelogClient, or use node 22");
     }
@@ -1650,7 +1652,7 @@ class Subscription {
       throw invalidOption(`credit must have whole numbers of records and bytes > 0, got ${records} and ${bytes}`);
     }
     if (options.member && (options.resume !== undefined || options.resumeToken !== undefined)) {
-      throw invalidOption("a member begins where its group has committed: leave resume and resumeToken out");
+      throw invalidOption("a member begins at the committed offsets of its group: leave resume and resumeToken out");
     }
     this.topic = topic;
     this.#transport = transport;
@@ -1665,7 +1667,7 @@ class Subscription {
     if (!this.#error) this.#run().catch((error) => this.#fail(error));
   }
 
-  /** Wait until the subscription is open for the first time: what is published from now on is delivered. */
+  /** Wait until the subscription is open for the first time: records that are published from then on are delivered. */
   async ready() {
     while (!this.#inbox.isOpened) {
       this.#throwIfOver();
@@ -1674,7 +1676,7 @@ class Subscription {
     return this;
   }
 
-  /** Where the program has come; spread it into the options of a later `subscribe` to continue there. */
+  /** The positions that the program has processed; spread it into the options of a later `subscribe` to continue there. */
   get state() {
     return this.#inbox.state;
   }
@@ -1684,7 +1686,7 @@ class Subscription {
     return this.#socket !== undefined;
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     this.#beginIteration();
     try {
@@ -1698,7 +1700,7 @@ class Subscription {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     this.#beginIteration();
     try {
@@ -1720,14 +1722,14 @@ class Subscription {
     }
   }
 
-  /** Note that a record, or a batch, was processed: all before it in its partition counts as processed, too. */
+  /** Count a record or a batch as processed, and so all records before it in its partition. */
   processed(recordOrBatch) {
     const { partition, offset, nextOffset } = recordOrBatch;
     this.#inbox.processedTo(partition, nextOffset ?? offset + 1);
   }
 
   /**
-   * Commit for the group how far the program has come, and return the positions that hold now.
+   * Commit the processed positions for the group, and return the offsets that are committed now, by partition.
    *
    * @param {object} [upTo] a record or a batch that counts as processed
    * @param {{note?: string, signal?: AbortSignal, timeoutMs?: number}} [options]
@@ -1757,7 +1759,7 @@ class Subscription {
   }
 
   #beginIteration() {
-    if (this.#isIterated) throw invalidOption("a subscription is iterated once; subscribe again, with {...subscription.state}");
+    if (this.#isIterated) throw invalidOption("a subscription can be iterated only once; subscribe again, with {...subscription.state}");
     this.#isIterated = true;
   }
 
@@ -1850,7 +1852,7 @@ class Subscription {
 
   #mayReconnect(error, hasOpened, failures) {
     const { attempts, firstAttempts } = this.#reconnect;
-    if (error.code === "lagging") return false; // the program asked for the end
+    if (error.code === "lagging") return false; // `onLag: "close"` asks for this end
     if (failures > (this.#inbox.isOpened ? attempts : firstAttempts)) return false;
     if (isPassing(error)) return true;
     return error instanceof AuthenticationError && hasOpened && this.#transport.credentials.areRenewed;
@@ -1864,7 +1866,7 @@ class Subscription {
     const socket = await GatewaySocket.open({ ...this.#transport, signal, timeoutMs, heartbeatMs, onMessage });
     try {
       const sub = { ...this.#request, ...this.#inbox.start, credit: this.#inbox.initialCredit() };
-      // Batches may follow in the same turn as the answer, so it is taken in before them.
+      // Batches may arrive in the same turn of the event loop as the answer, so `onOk` processes the answer before them.
       const opened = socket.request({ sub }, { signal, timeoutMs, onOk: (ok) => this.#opened(ok, socket, onOpened) });
       await Promise.race([opened, socket.closed]);
       await socket.closed;
@@ -1913,7 +1915,7 @@ class Subscription {
   #revoke(partitions) {
     this.#inbox.drop(partitions);
     const told = this.#call("onRevoked", partitions, { isLost: false });
-    // Until the callback has ended it may commit what was processed.
+    // Until the callback has ended, the program may commit the processed positions of these partitions.
     Promise.resolve(told).then(() => this.#forget(partitions), (error) => this.#fail(error));
   }
 
@@ -1940,7 +1942,7 @@ class Subscription {
     }
   }
 
-  /** Send a request as soon as there is a connection; a position that is committed twice is committed once. */
+  /** Send a commit as soon as a connection is open, and again after a lost connection, because a commit is idempotent. */
   async #requestWhenConnected(body, { signal, timeoutMs }) {
     const deadline = new Deadline(timeoutMs, signal);
     let last;
@@ -1992,7 +1994,7 @@ function startOf(from) {
 
 const CLIENT_OPTIONS = ["url", "apiKey", "token", "user", "password", "fetch", "WebSocket", "timeoutMs", "retries", "backoff"];
 
-/** A client of one gateway. It holds no connection; subscriptions have their own. */
+/** A client of one gateway. It keeps no connection open; each subscription opens one of its own. */
 class TidelogClient {
   #http;
   #transport;
@@ -2000,7 +2002,7 @@ class TidelogClient {
   /** @param {object} [options] see `ClientOptions` in `index.d.ts` */
   constructor(options = {}) {
     const unknown = Object.keys(options).find((name) => !CLIENT_OPTIONS.includes(name));
-    if (unknown) throw invalidOption(`unknown option ${unknown}; there are ${CLIENT_OPTIONS.join(", ")}`);
+    if (unknown) throw invalidOption(`unknown option ${unknown}; the options are ${CLIENT_OPTIONS.join(", ")}`);
     const { timeoutMs = 35_000, retries = 3, backoff } = options;
     const base = baseUrl(options.url);
     const credentials = new Credentials(options);
@@ -2025,7 +2027,7 @@ class TidelogClient {
     const published = await this.#publish(topic, rows, options);
     const failed = published.results.filter((result) => result.error);
     if (failed.length) {
-      const shown = `${failed.length} of ${rows.length} records were not stored, or it is not known: ${failed[0].error.message}`;
+      const shown = `${failed.length} of ${rows.length} records were not stored, or their outcome is unknown: ${failed[0].error.message}`;
       throw new PartialPublishError(shown, published.results);
     }
     return published;
@@ -2052,7 +2054,7 @@ class TidelogClient {
       offset, from, tag, timestamp: timeOf(timestamp), max_records: maxRecords, max_bytes: maxBytes, wait_ms: waitMs, ...keyOf(key),
     };
     const path = ["v1", "topics", topic, "partitions", partition, "records"];
-    // Of what a record holds only offset and time are numbers, and those are checked.
+    // The only numbers of a record are its offset and its timestamp, and `TidelogRecord` refuses those that lost digits.
     const answer = await this.#http.request("GET", path, { ...rest, query, waitMs: waitMs ?? 0, parse: JSON.parse });
     return {
       records: answer.records.map((row) => new TidelogRecord(topic, partition, row)),
@@ -2072,7 +2074,7 @@ class TidelogClient {
     }
   }
 
-  /** Return the newest record with a key; undefined when there is none. */
+  /** Return the newest record with a key; undefined if no record has the key. */
   async newest(topic, key, { partition, ...options } = {}) {
     const { key: text, key_encoding } = keyOf(key);
     try {
@@ -2085,24 +2087,24 @@ class TidelogClient {
     }
   }
 
-  /** Return the bounds of a topic's partitions, or where a time begins in them. */
+  /** Return the log bounds of a topic's partitions; with `timestamp` also the offset of the first record at or after it. */
   async offsets(topic, { timestamp, ...options } = {}) {
     const answer = await this.#http.request("GET", ["v1", "topics", topic, "offsets"], { ...options, query: { timestamp: timeOf(timestamp) } });
     return answer.offsets;
   }
 
-  /** Subscribe to a topic over WebSocket; iterate over what is returned. */
+  /** Subscribe to a topic over WebSocket; the returned subscription is an async iterable of records. */
   subscribe(topic, options = {}) {
     return new Subscription(this.#transport, topic, options);
   }
 
-  /** Read a topic as server-sent events over `fetch`; iterate over what is returned. */
+  /** Read a topic as server-sent events over `fetch`; the returned stream is an async iterable of records. */
   stream(topic, options = {}) {
     return new RecordStream(this.#http, topic, options);
   }
 }
 
-/** `/v1/topics`. Documents have the names of `/openapi.json`. */
+/** Topics: the routes `/v1/topics`. Documents have the members that `/openapi.json` describes. */
 class Topics {
   #http;
 
@@ -2130,7 +2132,7 @@ class Topics {
     return this.#http.request("POST", ["v1", "topics"], { ...options, body: stringifyJson({ name: topic, ...settings }) });
   }
 
-  /** Change settings of a topic, and return it; what is left out stays. */
+  /** Change settings of a topic, and return the topic; settings that are left out do not change. */
   alter(topic, settings, options = {}) {
     const body = stringifyJson(settings);
     return this.#http.request("PATCH", ["v1", "topics", topic], { ...options, body, isRepeatable: true });
@@ -2141,7 +2143,7 @@ class Topics {
     return this.#http.request("DELETE", ["v1", "topics", topic], options);
   }
 
-  /** Delete a partition's records before an offset or a time, and return where it begins now. */
+  /** Delete a partition's records before an offset or a time, and return the new log start offset. */
   deleteRecords(topic, partition, { beforeOffset, beforeTimestamp, ...options } = {}) {
     const query = { before_offset: beforeOffset, before_timestamp: timeOf(beforeTimestamp) };
     const path = ["v1", "topics", topic, "partitions", partition, "records"];
@@ -2149,7 +2151,7 @@ class Topics {
   }
 }
 
-/** `/v1/groups`. Documents have the names of `/openapi.json`. */
+/** Consumer groups: the routes `/v1/groups`. Documents have the members that `/openapi.json` describes. */
 class Groups {
   #http;
 
@@ -2172,28 +2174,28 @@ class Groups {
     return this.#http.request("GET", ["v1", "groups", group], options);
   }
 
-  /** Delete a group without members, with its positions. */
+  /** Delete a group without members, with its committed offsets. */
   delete(group, options) {
     return this.#http.request("DELETE", ["v1", "groups", group], options);
   }
 
-  /** Return the positions that a group has committed. */
+  /** Return the committed offsets of a group. */
   async offsets(group, { topic, ...options } = {}) {
     return (await this.#http.request("GET", ["v1", "groups", group, "offsets"], { ...options, query: { topic } })).offsets;
   }
 
-  /** Return how far behind a group is: `lag` in all, and `partitions`. */
+  /** Return the lag of a group: the sum `lag`, and the list `partitions`. */
   lag(group, { topic, ...options } = {}) {
     return this.#http.request("GET", ["v1", "groups", group, "lag"], { ...options, query: { topic } });
   }
 
-  /** Commit positions, such as `[{topic, partition, next_offset}]`, and return those that hold now. */
+  /** Commit offsets, such as `[{topic, partition, next_offset}]`, and return the offsets that are committed now. */
   async commit(group, offsets, options = {}) {
     const request = { ...options, body: stringifyJson({ offsets }), isRepeatable: true };
     return (await this.#http.request("PUT", ["v1", "groups", group, "offsets"], request)).offsets;
   }
 
-  /** Move a group without members: `{to: "earliest"}`, `{offset}` or `{timestamp}`; with `dry_run` only say where to. */
+  /** Set the offsets of a group without members, to `{to: "earliest"}`, `{offset}` or `{timestamp}`; with `dry_run` only compute them. */
   reset(group, { timestamp, ...target }, options = {}) {
     const body = stringifyJson({ ...target, timestamp: timeOf(timestamp) });
     return this.#http.request("POST", ["v1", "groups", group, "offsets:reset"], { ...options, body });
@@ -2214,7 +2216,7 @@ function resultOf({ partition, offset, error }) {
   return { partition, ...(offset === undefined ? { isDuplicate: true } : { offset: checkedInteger(offset, "offset"), isDuplicate: false }) };
 }
 
-/** A publish whose answer was lost may have been stored: say so in the error. */
+/** Replace the error of a lost answer by an `OutcomeUnknownError`, because the records may have been stored. */
 function unknownOutcome(error) {
   if (!(error instanceof ConnectionError || error instanceof TimeoutError) || error.definite) return error;
   const message = `${error.message}; the records may have been stored, and publishing them again may store them twice`;

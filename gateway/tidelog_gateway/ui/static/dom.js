@@ -1,8 +1,8 @@
-// Making elements. Text always becomes a text node, so records cannot add markup.
+// Creates elements. Text always becomes a text node, so records cannot add markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Returns an element. `attributes`: `onclick` and the like are listeners; true sets, false and null leave out. */
+/** Returns an element. `attributes`: `onclick` and the like are listeners; true sets an attribute, false and null leave it out. */
 export function h(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
@@ -30,7 +30,7 @@ function append(element, children) {
   }
 }
 
-/** Replaces what is in an element. */
+/** Replaces the content of an element. */
 export function fill(element, ...children) {
   element.replaceChildren();
   append(element, children);
@@ -42,7 +42,7 @@ export function sentence(text) {
   return /^[a-z]+[ ,:;]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
 }
 
-/** Tells people who use a screen reader. */
+/** Announces a text to users of screen readers. */
 export function announce(text) {
   document.getElementById("announce").textContent = text;
 }
@@ -75,7 +75,7 @@ export function field(label, control, hint = null) {
   );
 }
 
-/** Returns the way to a view: its section, and its name. */
+/** Returns the breadcrumb of a view: a link to its section, and its name. */
 export function crumbs(section, href, name) {
   return h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, h("a", { href }, section), " / ", h("span", { "aria-current": "page" }, name));
 }
@@ -87,7 +87,7 @@ export function select(options, value, attributes = {}) {
   return control;
 }
 
-/** Opens a dialog with a form; returns what `submit` returned, or null when it was closed. One that `stays` is closed by its user. */
+/** Opens a dialog with a form; resolves with the result of `submit`, or null if it was closed before. With `stays` only the user closes it. */
 export function dialog(title, body, { submit = null, action = "Save", danger = false, stays = false } = {}) {
   return new Promise((resolve) => {
     let result = null;

@@ -69,7 +69,7 @@ export function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
 
-/** Base64 as hexadecimal bytes, sixteen a line with their text beside them. */
+/** Returns bytes in hexadecimal, 16 per line, each line followed by their ASCII text. */
 export function hexDump(octets) {
   const lines = [];
   for (let at = 0; at < octets.length; at += 16) {

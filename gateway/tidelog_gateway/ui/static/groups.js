@@ -9,7 +9,7 @@ import { pill } from "./topics.js";
 
 const LAGS_SHOWN = 20;
 const LAG_AGE_MS = 30_000;
-export const OFFSETS_NOTE = "Lag counts offsets: at most so many records are left to read, because requests with an Idempotency-Key and records that compaction removed have offsets, too.";
+export const OFFSETS_NOTE = "Lag counts offsets, which may be more than the records left to read: requests with an Idempotency-Key and records that compaction removed have offsets, too.";
 
 /** Returns {of(group), ask(groups), stop()}: lags of groups, one request at a time, each at most every `LAG_AGE_MS`. */
 function lagsOf(changed) {
@@ -85,7 +85,7 @@ export async function groupView({ name, me }) {
       { key: "client", label: "Client", value: (row) => row.client_id },
       { key: "host", label: "Host", value: (row) => row.host },
       { key: "reads", label: "Reads", value: (row) => places(row.reads) },
-      { key: "next", label: "Is to read", value: (row) => places(row.is_to_read) },
+      { key: "next", label: "Target assignment", value: (row) => places(row.is_to_read) },
     ],
   });
   const lag = table({
@@ -152,10 +152,10 @@ export async function groupView({ name, me }) {
     const wanted = (dryRun) => {
       const body = { dry_run: dryRun };
       if (to.value === "time") {
-        if (!at.value) throw new Error("name the time");
+        if (!at.value) throw new Error("enter the time");
         body.timestamp = String(new Date(at.value).getTime());
       } else if (to.value === "offset") {
-        if (offset.value === "") throw new Error("name the offset");
+        if (offset.value === "") throw new Error("enter the offset");
         body.offset = Number(offset.value);
       } else body.to = to.value;
       if (topic.value) body.topic = topic.value;
@@ -182,7 +182,7 @@ export async function groupView({ name, me }) {
   }
 
   async function deleteIt() {
-    const done = await dialog(`Delete ${name}?`, h("p", {}, "The group and all its positions go. Consumers that come later begin anew."), {
+    const done = await dialog(`Delete ${name}?`, h("p", {}, "The group and all its committed offsets are deleted. Consumers that join it later begin without offsets."), {
       action: "Delete",
       danger: true,
       submit: async () => {

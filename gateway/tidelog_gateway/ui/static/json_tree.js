@@ -7,7 +7,7 @@ const TOKEN = /\s*(?:([{}[\],:])|("(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9
 const DEPTH_MAX = 200;
 const SHOWN_MAX = 2000;
 
-/** Returns the nodes of a JSON text, or null when it is none: {kind, raw} or {kind, items: [[key, node], …]}. */
+/** Returns the nodes of a JSON text, {kind, raw} or {kind, items: [[key, node], …]}; null if the text is not JSON. */
 export function parseJson(text) {
   let at = 0;
   const next = () => {
@@ -54,7 +54,7 @@ export function parseJson(text) {
 
 const DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Returns text with the characters that change its direction as JSON escapes: they would show it in another order. */
+/** Returns text with the characters that change its direction as JSON escapes, because they could hide what the text is. */
 function visible(text) {
   return text.replace(DIRECTION, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }

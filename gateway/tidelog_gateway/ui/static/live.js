@@ -39,7 +39,7 @@ export function livePanel({ topic }) {
       onDisconnected: (error) => fill(status, h("span", { title: error.message }, "Connection lost, trying again…")),
     }));
     try {
-      // A batch counts as processed when the next one is asked for: a slow browser is sent no more than it shows.
+      // A batch counts as processed when the next one is requested: a slow browser is sent no more than it shows.
       for await (const batch of mine.batches()) {
         take(batch);
         await new Promise(requestAnimationFrame);

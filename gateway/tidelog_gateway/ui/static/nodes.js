@@ -1,4 +1,4 @@
-// The nodes: whether they are there, their disks and connections.
+// The nodes: their states, disks and connections.
 
 import * as api from "./api.js";
 import { dialog, fill, h, toast } from "./dom.js";

@@ -37,7 +37,7 @@ export async function overviewView({ me }) {
     note,
   );
 
-  /** Asks for the groups apart from the rest: without a quorum their coordinators answer late or not at all. */
+  /** Requests the groups separately: without a quorum their coordinators answer late or not at all. */
   async function askGroups() {
     if (asksGroups) return;
     asksGroups = true;
@@ -98,7 +98,7 @@ export async function overviewView({ me }) {
     note.textContent = figures.fault
       ? `The figures are not up to date: ${figures.fault}`
       : sampled
-        ? `Figures of topics were sampled ${ago(sampled)}${unsampled ? `, without ${plural(unsampled, "topic")} that the gateway does not sample` : ""}.${nodes.nodes ? " Those of nodes are of now." : ""}`
+        ? `Figures of topics were sampled ${ago(sampled)}${unsampled ? `, without ${plural(unsampled, "topic")} that the gateway does not sample` : ""}.${nodes.nodes ? " Those of nodes are current." : ""}`
         : "This gateway has taken no sample of the topics yet.";
   }
 

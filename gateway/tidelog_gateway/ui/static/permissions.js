@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { fill, h } from "./dom.js";
 
-/** Returns what the rules say about an operation of the caller: {allowed, because}. Without an answer it counts as allowed: the request itself decides. */
+/** Returns whether the rules allow the caller an operation: {allowed, because}. Without an answer it counts as allowed: the request itself decides. */
 export async function verdictOf(me, operation, resource, name = "") {
   if (me.auth === "none") return { allowed: true };
   try {

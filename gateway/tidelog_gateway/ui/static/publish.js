@@ -1,4 +1,4 @@
-// Publishing records: one by hand, or a file with one a line.
+// Publishing records: one by hand, or a file with one record per line.
 
 import * as api from "./api.js";
 import { field, fill, h, select, sentence, toast } from "./dom.js";
@@ -35,7 +35,7 @@ export function publishPanel({ topic, me }) {
   const adapt = () => (valueField.hidden = kind.value === "tombstone");
   kind.addEventListener("change", adapt);
 
-  /** Returns a record as the client takes it; a JSON value keeps its text, so that no number is rounded. */
+  /** Returns a record in the form that the client accepts; a JSON value keeps its text, so that no number is rounded. */
   function recordOf(text) {
     const record = {};
     if (key.value) record.key = key.value;
@@ -100,7 +100,7 @@ export function publishPanel({ topic, me }) {
       toast(`${count(done)} records are stored`);
       fill(fileResult, h("p", { class: "good" }, `✓ ${count(done)} records are stored.`));
     } catch (error) {
-      fill(fileResult, h("p", { class: "fault" }, `${count(done)} lines are stored for certain; then: ${error.message}`));
+      fill(fileResult, h("p", { class: "fault" }, `${count(done)} lines are stored; the next request failed, and some of its lines may be stored: ${error.message}`));
     } finally {
       progress.hidden = true;
       file.value = "";
@@ -117,11 +117,11 @@ export function publishPanel({ topic, me }) {
         { class: "publish", onsubmit: publish },
         h("div", { class: "tools-row" }, field("Key", key), field("Value is", kind), field("Partition", partition), field("Tag", tag)),
         valueField,
-        field("Headers (one a line)", headers),
+        field("Headers (one per line)", headers),
         h("div", { class: "buttons" }, go, result),
         reason,
       ),
-      h("div", { class: "card" }, field("Or a file, one record a line", file, "With the key, tag, headers and kind of value from above."), progress),
+      h("div", { class: "card" }, field("Or a file, one record per line", file, "With the key, tag, headers and kind of value from above."), progress),
       fileResult,
     ),
   };

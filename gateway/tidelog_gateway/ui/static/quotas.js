@@ -1,4 +1,4 @@
-// Quotas, and what callers use of them.
+// Quotas, and their usage by callers.
 
 import * as api from "./api.js";
 import { dialog, field, h } from "./dom.js";
@@ -7,14 +7,14 @@ import { table } from "./table.js";
 
 // [field, label, what it counts, how a number is shown]
 const LIMITS = [
-  ["produce_bytes", "Written", "bytes a second, at each node", (value) => `${bytes(value)}/s`],
-  ["consume_bytes", "Read", "bytes a second, at each node", (value) => `${bytes(value)}/s`],
-  ["requests", "Requests", "a second, at each node", (value) => rate(value)],
+  ["produce_bytes", "Written", "bytes per second, at each node", (value) => `${bytes(value)}/s`],
+  ["consume_bytes", "Read", "bytes per second, at each node", (value) => `${bytes(value)}/s`],
+  ["requests", "Requests", "per second, at each node", (value) => rate(value)],
   ["connections", "Connections", "to each node", count],
   ["in_flight_bytes", "In flight", "bytes of requests that a node works on", bytes],
-  ["topics", "Topics", "made by the caller", count],
+  ["topics", "Topics", "created by the caller", count],
   ["partitions", "Partitions", "of those", count],
-  ["groups", "Groups", "made by the caller", count],
+  ["groups", "Groups", "created by the caller", count],
 ];
 
 const pathOf = (subject) => `/v1/quotas/${encodeURIComponent(subject)}`;
@@ -25,7 +25,7 @@ export function quotasPart({ mayChange }) {
     label: "Quotas",
     filter: "Filter quotas",
     text: (row) => row.subject,
-    empty: "There are no quotas: nothing but the settings of the nodes limits callers.",
+    empty: "There are no quotas: only the settings of the nodes limit callers.",
     columns: [
       { key: "subject", label: "Who", value: (row) => row.subject },
       ...LIMITS.map(([name, label, , shown]) => ({
@@ -54,9 +54,9 @@ export function quotasPart({ mayChange }) {
       { key: "caller", label: "Caller", value: (row) => row.caller },
       { key: "node", label: "Node", value: (row) => row.node },
       { key: "connections", label: "Connections", number: true, value: (row) => row.connections },
-      { key: "waiting", label: "Held back", number: true, value: (row) => row.waiting },
+      { key: "waiting", label: "Throttled connections", number: true, value: (row) => row.waiting },
       { key: "in_flight", label: "In flight", number: true, value: (row) => row.in_flight_bytes, cell: (row) => bytes(row.in_flight_bytes) },
-      { key: "throttled", label: "Held back in all", number: true, value: (row) => row.throttled_s, cell: (row) => `${row.throttled_s.toFixed(1)} s` },
+      { key: "throttled", label: "Throttled in total", number: true, value: (row) => row.throttled_s, cell: (row) => `${row.throttled_s.toFixed(1)} s` },
     ],
   });
 
@@ -67,7 +67,7 @@ export function quotasPart({ mayChange }) {
   }
 
   async function drop(subject) {
-    const done = await dialog("Are you sure?", h("p", {}, `Remove the quota of ${subject}? What it holds back goes on at once.`), {
+    const done = await dialog("Are you sure?", h("p", {}, `Remove the quota of ${subject}? Requests that it throttles continue at once.`), {
       action: "Remove",
       danger: true,
       submit: async () => {
@@ -91,7 +91,7 @@ export function quotasPart({ mayChange }) {
       submit: async () => {
         const wanted = {};
         for (const [name, input] of limits) if (input.value) wanted[name] = input.value === "unlimited" ? "unlimited" : Number(input.value);
-        if (!Object.keys(wanted).length) throw new Error("enter at least one limit; “unlimited” is one");
+        if (!Object.keys(wanted).length) throw new Error("enter at least one limit: a number, or “unlimited”");
         await api.put(pathOf(subject.value), wanted);
         return true;
       },

@@ -10,7 +10,7 @@ import { pill } from "./topics.js";
 const GROUPS_ASKED = 100;
 const ASK_AGAIN_MS = 30_000;
 
-/** A table of the groups with a position in the topic. Each group is asked for its lag, one request at a time. */
+/** Returns a table of the groups with a position in the topic. The lag of each group is requested, one request at a time. */
 export function readersPanel({ topic }) {
   const stopped = new AbortController();
   let found = [];
@@ -47,7 +47,7 @@ export function readersPanel({ topic }) {
     const readers = [];
     let unknown = 0;
     for (const [at, group] of asked.entries()) {
-      fill(told, `Asked ${at} of ${plural(asked.length, "group")} for its lag…`);
+      fill(told, `Lag known of ${at} of ${plural(asked.length, "group")}…`);
       try {
         const reader = await readerOf(group);
         if (reader) readers.push(reader);

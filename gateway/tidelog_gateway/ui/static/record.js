@@ -8,7 +8,7 @@ import { fact } from "./groups.js";
 const PREVIEW_CHARS = 160;
 const HEX_BYTES_MAX = 64 * 1024;
 
-/** Returns a key or value in short, as it stands in a table. */
+/** Returns the short form of a key or value, for a table. */
 export function preview(text, encoding) {
   if (text === null) return h("em", { class: "muted" }, encoding === "key" ? "none" : "tombstone");
   if (text === "") return h("em", { class: "muted" }, "empty");
@@ -20,7 +20,7 @@ export function keyOf(record) {
   return record.key_encoding === "base64" ? preview(record.key, "base64") : preview(record.key, "key");
 }
 
-/** What a search by text looks at: key, value, tag and headers. */
+/** Returns the text that a search by text examines: key, value, tag and headers. */
 export function textOf(record) {
   const headers = (record.headers || []).map(([name, value]) => `${name} ${value || ""}`).join(" ");
   return `${record.key || ""} ${record.value || ""} ${record.tag || ""} ${headers}`;

@@ -1,4 +1,4 @@
-// Records that are stored: from an end, an offset or a time, of one partition or all, searched by key, tag or text.
+// Stored records of one partition or all: from an end of the log, an offset or a time, filtered by key, tag or text.
 
 import * as api from "./api.js";
 import { fill, field, h, select, sentence } from "./dom.js";
@@ -51,12 +51,12 @@ export function recordsPanel({ topic, query, setQuery }) {
     return which.value === "all" ? partitions : [Number(which.value)];
   }
 
-  /** Where each partition is read from: {partition: offset}. */
+  /** Returns the offset at which reading of each partition begins: {partition: offset}. */
   async function beginnings(signal) {
     if (from.value === "offset") return Object.fromEntries(chosen().map((one) => [one, Number(offset.value)]));
     const query = {};
     if (from.value === "time") {
-      if (!at.value) throw new Error("name the time to begin at");
+      if (!at.value) throw new Error("enter the time to begin at");
       query.timestamp = String(new Date(at.value).getTime());
     }
     const wanted = (await offsets(query, signal)).filter((one) => chosen().includes(one.partition));
@@ -68,14 +68,14 @@ export function recordsPanel({ topic, query, setQuery }) {
     return newest(unread ? await recentlyAppended(filled, signal) : filled);
   }
 
-  /** The `SHOWN` partitions whose newest records are the youngest: they have the newest `SHOWN` records of the topic. */
+  /** Returns the `SHOWN` partitions with the most recent appends: they have the newest `SHOWN` records of the topic. */
   async function recentlyAppended(filled, signal) {
     const { partition_states: states } = await api.get(api.topicPath(topic.name), {}, signal);
     const appendedMs = new Map(states.map((one) => [one.partition, one.newest_append_ms || 0]));
     return filled.sort((a, b) => (appendedMs.get(b.partition) || 0) - (appendedMs.get(a.partition) || 0)).slice(0, SHOWN);
   }
 
-  /** The ends of all partitions. While one cannot be asked, those of the topic's description: the others can be read. */
+  /** Returns the log bounds of all partitions. If a partition does not answer, those of the topic's description: the others can be read. */
   async function offsets(query, signal) {
     try {
       return (await api.get(api.topicPath(topic.name, "/offsets"), query, signal)).offsets;
@@ -115,7 +115,7 @@ export function recordsPanel({ topic, query, setQuery }) {
     progress.hidden = !isBusy;
   }
 
-  /** Reads from `positions` until enough is shown, everything is read, or it is stopped. */
+  /** Reads from `positions` until enough records are shown, all partitions are read, or the user stops it. */
   async function readOn(mine) {
     const word = text.value.toLowerCase();
     const isSearch = Boolean(word || key.value || tag.value);
@@ -197,7 +197,7 @@ export function recordsPanel({ topic, query, setQuery }) {
   };
 }
 
-/** Returns where to begin for the newest records: {partition: offset}, `SHOWN` in all, evenly as far as partitions have them; of at most `SHOWN` partitions. */
+/** Returns the offsets at which the newest `SHOWN` records begin: {partition: offset}, an equal number of each partition as far as it has them. `ends`: at most `SHOWN` partitions. */
 function newest(ends) {
   const stored = (one) => one.high_watermark - one.log_start_offset;
   const filled = [...ends].sort((a, b) => stored(a) - stored(b));

@@ -1,14 +1,14 @@
-// A dialog that tells whether a principal may do something, and which rule decides that.
+// A dialog that tests whether a principal may perform an operation, and shows the rule that decides.
 
 import * as api from "./api.js";
 import { announce, dialog, field, fill, h, select } from "./dom.js";
 
 export const OPERATIONS = ["produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "impersonate", "all"];
 
-/** Returns what a rule is about, in one line. */
+/** Returns the resource of a rule, in one line. */
 export const resourceOf = (rule) => (rule.resource === "cluster" ? "cluster" : `${rule.resource}:${rule.name}${rule.prefix ? "*" : ""}`);
 
-/** Opens the dialog. `rules` returns those that there are, to show the one that decides in words. */
+/** Opens the dialog. `rules` returns the existing rules, so that the dialog can show the deciding one in words. */
 export function testRule(rules) {
   const principal = h("input", { placeholder: "yourself" });
   const roles = h("input", { placeholder: "none; several with commas" });

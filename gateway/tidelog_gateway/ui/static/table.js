@@ -8,9 +8,9 @@ const SHOWN = 100;
 /**
  * Returns {element, update(rows), draw(), drawn()}.
  *
- * columns: {key, label, value(row): what is compared and copied, cell(row): what is shown (else the value), number: whether it is one}
- * filter: placeholder of the filter's field; null for a table without one
- * text: returns what the filter looks at; else the first column
+ * columns: {key, label, value(row): the value to compare and copy, cell(row): the content to show (default: the value), number: whether values are numbers}
+ * filter: placeholder of the filter's field; null for a table without a filter
+ * text: returns the text that the filter searches; default: the value of the first column
  * empty: element or text that is shown without rows
  */
 export function table({ label, columns, filter = null, text = null, empty = "nothing here", sort = null, onfilter = null, initial = "" }) {
@@ -130,7 +130,7 @@ function compare(a, b, down) {
 
 const FOCUSABLE = "a[href], button";
 
-/** Where the focus is within the rows: {label: of its row, at: which control of the row}; null without it. */
+/** Returns the focused control within the rows: {label of its row, at: its number in the row}; null if no row has the focus. */
 function focusIn(body) {
   const row = document.activeElement && body.contains(document.activeElement) && document.activeElement.closest("tr");
   return row ? { label: row.firstChild.textContent, at: [...row.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) } : null;

@@ -1,4 +1,4 @@
-// One topic: its figures and partitions, its records, what arrives now, its groups, publishing, settings.
+// One topic: its figures and partitions, stored records, arriving records, groups, publishing, settings.
 
 import * as api from "./api.js";
 import { chart } from "./chart.js";
@@ -36,7 +36,7 @@ export async function topicView({ name, query, me, setQuery }) {
     if (shown && shown.dispose) shown.dispose();
     if (key !== current) {
       const cleared = Object.fromEntries([...query.keys(), "partition", "offset", "from", "time", "text", "key", "tag", "one"].map((each) => [each, null]));
-      for (const each of Object.keys(cleared)) query.delete(each); // what the link named is for the tab it named
+      for (const each of Object.keys(cleared)) query.delete(each); // the parameters of the link apply only to its own tab
       setQuery({ ...cleared, tab: key });
     }
     current = key;
@@ -105,7 +105,7 @@ function partitionsPanel({ topic: first }) {
     return (row.placement.length ? row.placement : [row.owner]).map((node) => [node, down.has(node) ? `missing: node ${down.get(node)}` : null]);
   }
 
-  /** Notes the nodes that are not alive; a caller who may not see the nodes sees the placement alone. */
+  /** Stores the nodes that are not alive; a caller that may not describe the cluster sees only the placement. */
   async function askNodes(topic) {
     const { nodes } = await api.get("/v1/cluster").catch(() => ({ nodes: [] }));
     down = new Map(nodes.filter((node) => !node.alive).map((node) => [node.node_id, node.membership || "dead"]));
@@ -121,7 +121,7 @@ function partitionsPanel({ topic: first }) {
       (sum, one) => ({ records: sum.records + one.high_watermark - one.log_start_offset, size: sum.size + one.size_bytes }),
       { records: 0, size: 0 },
     );
-    fill(facts, fact("Offsets stored", h("span", { title: "At most so many records: requests with an Idempotency-Key and records that compaction removed have offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
+    fill(facts, fact("Offsets stored", h("span", { title: "May be more than the records: requests with an Idempotency-Key and records that compaction removed have offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
     list.update(topic.partition_states);
     const figures = await api.get("/v1/history", { topic: topic.name }).catch((error) => ({ fault: sentence(error.message) }));
     if (!figures.times_ms) {
@@ -179,10 +179,10 @@ function settingsPanel({ topic: first, me }) {
       replication_factor: h("input", { type: "number", min: 1, max: 15, value: topic.replication_factor }),
     };
     const hints = {
-      retention_ms: "0 keeps records for ever. Whole segments are deleted, the oldest first; Partitions shows which goes next.",
-      retention_bytes: "Of one partition; 0 is no bound.",
-      partitions: "Only more. Records with one key then go to another partition than before: their order is lost across the change.",
-      replication_factor: "Copies are made, or dropped, by and by.",
+      retention_ms: "0 keeps records forever. Whole segments are deleted, the oldest first; the tab Partitions shows the next one.",
+      retention_bytes: "Per partition; 0: no limit.",
+      partitions: "Can only be raised. Records with a key may then go to another partition than before, so the order of a key is lost across the change.",
+      replication_factor: "Copies are created or removed gradually.",
     };
     const body = h("div", {}, EDITED.map((key) => field(key, controls[key], hints[key])));
     const changed = await dialog(`Change ${topic.name}`, body, {
@@ -206,11 +206,11 @@ function settingsPanel({ topic: first, me }) {
 
   async function deleteIt() {
     const typed = h("input", { autocomplete: "off" });
-    const done = await dialog(`Delete ${topic.name}?`, h("div", {}, h("p", {}, "All its records go, for good."), field("Type the topic's name", typed)), {
+    const done = await dialog(`Delete ${topic.name}?`, h("div", {}, h("p", {}, "All its records are deleted permanently."), field("Type the topic's name", typed)), {
       action: "Delete",
       danger: true,
       submit: async () => {
-        if (typed.value !== topic.name) throw new Error("that is not its name");
+        if (typed.value !== topic.name) throw new Error(`the name does not match; type ${topic.name}`);
         await api.remove(api.topicPath(topic.name));
         return true;
       },
@@ -228,7 +228,7 @@ function explained(key, value, topic) {
   if (/_ms$/.test(key) && value) return value < 1000 ? `${count(value)} ms` : `${count(value)} ms (${duration(value)})`;
   if (/_bytes$/.test(key) && value) return `${count(value)} (${bytes(value)})`;
   if (/^deduplicate/.test(key) && !topic.deduplicate_s && !topic.deduplicate_records) return "0 (off)";
-  if (/^retention|^deduplicate/.test(key) && value === 0) return "0 (no bound)";
+  if (/^retention|^deduplicate/.test(key) && value === 0) return "0 (no limit)";
   if (key === "ack_quorum" && value === 0) return "0 (a majority)";
   return String(value);
 }

@@ -1,4 +1,4 @@
-// All topics with their sizes and rates; making one.
+// All topics with their sizes and rates; creating one.
 
 import * as api from "./api.js";
 import { dialog, field, fill, h, select, toast } from "./dom.js";
@@ -40,7 +40,7 @@ export async function topicsView({ query, me, setQuery }) {
     const { topics, last } = await api.all("/v1/topics", "topics", { figures: true });
     list.update(topics);
     const idle = topics.some((topic) => of(topic, "idle"));
-    note.textContent = `${last.figures_ms ? `Figures of ${ago(last.figures_ms)}.` : "No figures yet."}${idle ? " “≥”: some partitions have not been opened since their node started, and are not counted." : ""} Offsets are those stored, at most so many records. ${unsampledReason(me, topics)}`;
+    note.textContent = `${last.figures_ms ? `Figures of ${ago(last.figures_ms)}.` : "No figures yet."}${idle ? " “≥”: some partitions have not been opened since their node started, and are not counted." : ""} Offsets count stored offsets, which may be more than the records. ${unsampledReason(me, topics)}`;
   }
 
   async function create() {
@@ -52,7 +52,7 @@ export async function topicsView({ query, me, setQuery }) {
   return { title: "Topics", element, refresh };
 }
 
-/** Asks for a new topic's settings and makes it; returns its name, null when there is none. */
+/** Asks for a new topic's settings and creates the topic; returns its name, or null if the dialog was closed. */
 async function createTopic(me) {
   const name = h("input", { required: true, pattern: "[A-Za-z0-9._\\-]+", maxlength: 249, autocomplete: "off" });
   const reason = reasonNote();
@@ -85,7 +85,7 @@ async function createTopic(me) {
       if (hours.value) wanted.retention_ms = Math.round(Number(hours.value) * 3_600_000);
       if (cleanup.value !== "delete") wanted.cleanup = cleanup.value;
       await api.post("/v1/topics", wanted);
-      toast(`Topic ${name.value} is there`);
+      toast(`Topic ${name.value} is created`);
       return name.value;
     },
   });
@@ -96,7 +96,7 @@ export function keeps(topic) {
   const parts = [];
   if (topic.cleanup !== "delete") parts.push("newest of each key");
   if (topic.retention_ms) parts.push(duration(topic.retention_ms));
-  if (topic.retention_bytes) parts.push(`${bytes(topic.retention_bytes)} a partition`);
+  if (topic.retention_bytes) parts.push(`${bytes(topic.retention_bytes)} per partition`);
   return parts.join(", ") || "everything";
 }
 

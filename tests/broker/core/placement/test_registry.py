@@ -222,10 +222,14 @@ def test_directory_id_takes_precedence_over_the_incarnation() -> None:
     assert identity_fault("a", later, OWN, is_new=False, known=known) == ""
     assert identity_fault("a", later, OWN, is_new=True, known=known) == "", "it was registered and died before it knew"
     assert "old copy" in identity_fault("a", make_incarnation(4, 9), OWN, is_new=False, known=known)
-    assert "is new, but the cluster has registered" in identity_fault("a", later, OTHER, is_new=True, known=known)
-    assert "is new, but the cluster has registered" in identity_fault("a", same, OTHER, is_new=True, known=known)
-    assert "does not belong to the registered" in identity_fault("a", later, OTHER, is_new=False, known=known)
-    assert "does not belong to the registered" in identity_fault("a", later, b"", is_new=False, known=known)
+    assert "is new, but node 'a' is registered" in identity_fault("a", later, OTHER, is_new=True, known=known)
+    assert "is new, but node 'a' is registered" in identity_fault("a", same, OTHER, is_new=True, known=known)
+    assert "is not the one with which node 'a' is registered" in identity_fault(
+        "a", later, OTHER, is_new=False, known=known
+    )
+    assert "is not the one with which node 'a' is registered" in identity_fault(
+        "a", later, b"", is_new=False, known=known
+    )
 
 
 def test_record_without_a_directory_id_gets_one_and_keeps_it() -> None:
@@ -239,7 +243,7 @@ def test_record_without_a_directory_id_gets_one_and_keeps_it() -> None:
     registry.apply(registry.drained("a", draining=True))
     assert registry.announced(said) is None
     said.directory_id = OTHER
-    with pytest.raises(ProtocolError, match="does not belong to the registered") as caught:
+    with pytest.raises(ProtocolError, match="is not the one with which node 'a' is registered") as caught:
         registry.announced(said)
     assert caught.value.code == pb.FORBIDDEN
     said.directory_id = OWN[:-1]

@@ -69,7 +69,7 @@ def test_records_are_paged_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     page, more = registry.page(RULE, page[-1].id, 3)
     assert ([one.id for one in page], more) == ([RULE + "r3", RULE + "r4"], False)
     monkeypatch.setattr(registry_module, "RULES_MAX", 5)
-    with pytest.raises(ProtocolError, match="there are 5 rule records"):
+    with pytest.raises(ProtocolError, match="has the maximum of 5 rule records"):
         registry.check_limit(RULE)
     registry.check_limit(KEY)
 

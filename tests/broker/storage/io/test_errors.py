@@ -49,4 +49,5 @@ def test_full_disk_and_failed_disk_are_distinguished() -> None:
     full = space_or_failure("the file cannot be made", OSError(errno.ENOSPC, "no space"))
     broken = space_or_failure("the file cannot be made", OSError(errno.EIO, "I/O error"))
     assert (type(full), type(broken)) == (DiskFullError, StorageFailedError)
-    assert full.message == f"the file cannot be made: [Errno {errno.ENOSPC}] no space"
+    assert full.message == f"the file cannot be made: [Errno {errno.ENOSPC}] no space; free disk space"
+    assert broken.message == f"the file cannot be made: [Errno {errno.EIO}] I/O error; check the disk"
