@@ -6,13 +6,10 @@ Other members read such records again, so the next commit of an application with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from tidelog.errors import MemberFencedError
 from tidelog.model import TopicPartition
-
-PARTITIONS_NAMED_MAX: Final = 20
-"""Maximum number of partitions that an error names."""
+from tidelog.subscriptions.assignment import PARTITIONS_NAMED_MAX
 
 
 class Losses:

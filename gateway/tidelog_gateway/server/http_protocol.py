@@ -218,8 +218,10 @@ class HttpConnection(asyncio.Protocol):
         if self._exchange is None or self._pending:
             wait_s = min(FIRST_REQUEST_S, 0.5 * float(self._config.timeout_graceful_shutdown or 0))
         # uvloop calls timers and callbacks before it reads sockets: the second callback runs after the next read.
-        call_soon = self._loop.call_soon
-        self._loop.call_later(wait_s, call_soon, call_soon, self._end_idle)
+        self._loop.call_later(wait_s, self._end_idle_soon)
+
+    def _end_idle_soon(self) -> None:
+        self._loop.call_soon(self._loop.call_soon, self._end_idle)
 
     def _end_idle(self) -> None:
         self._begin_without_body()

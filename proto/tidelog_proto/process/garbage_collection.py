@@ -25,7 +25,7 @@ GROWN_WHEN_IDLE: Final = 300_000
 """Memory blocks (`sys.getallocatedblocks`) by which an idle process has grown when it examines all objects. An object
 that the collector examines has two to five blocks."""
 GROWN_WHEN_BUSY: Final = 10_000_000
-"""The same for a busy process, if it had not more blocks before."""
+"""Memory blocks by which a busy process has grown when it examines all objects, if it had not more of them before."""
 GROWN_BYTES: Final = 1024**3
 """Growth of its memory after which a busy process examines all objects, if it had not more than that before."""
 

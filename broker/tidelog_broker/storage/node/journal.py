@@ -52,7 +52,6 @@ from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.errors import (
     DamagedError,
     DiskFullError,
-    LayoutError,
     StorageFailedError,
     is_shortage,
     space_or_failure,
@@ -340,10 +339,7 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
         reason = f"it has {file.size():,} bytes, a journal has at most {JOURNAL_BYTES_MAX:,}"
         raise DamagedError(f"{file.path} is damaged: {reason}; {JOURNAL_REMEDY}")
     data = file.pread(file.size(), 0)
-    try:
-        nonce = _parse_header(data, magic)
-    except LayoutError as error:
-        raise DamagedError(f"{file.path} cannot be read: {error}") from error
+    nonce = _parse_header(file.path, data, magic)
     payloads: list[bytes] = []
     position, is_marked = JOURNAL_HEADER_BYTES, True
     while True:
@@ -369,22 +365,21 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
     return nonce, payloads, position, is_marked
 
 
-def _parse_header(data: bytes, magic: bytes) -> int:
+def _parse_header(path: Path, data: bytes, magic: bytes) -> int:
     """Return the nonce in a journal's header.
 
     Raises:
-        LayoutError: the header is invalid; the message ends with what the operator can do.
+        DamagedError: the header is invalid, or of another version.
     """
     if len(data) < JOURNAL_HEADER_BYTES:
-        raise LayoutError(
-            f"the journal has {len(data)} bytes, fewer than its header of {JOURNAL_HEADER_BYTES}; {JOURNAL_REMEDY}"
-        )
+        reason = f"it has {len(data)} bytes, fewer than its header of {JOURNAL_HEADER_BYTES}"
+        raise DamagedError(f"{path} is damaged: {reason}; {JOURNAL_REMEDY}")
     found, version, nonce, crc = _HEADER.unpack_from(data)
     if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
-        raise LayoutError(f"the journal's header has a bad magic or checksum; {JOURNAL_REMEDY}")
+        raise DamagedError(f"{path} is damaged: its header has a bad magic or checksum; {JOURNAL_REMEDY}")
     if version != _VERSION:
-        raise LayoutError(
-            f"the journal has format version {version}, this build reads {_VERSION}; use the build that wrote it"
+        raise DamagedError(
+            f"{path} has format version {version}, this build reads {_VERSION}; use the build that wrote it"
         )
     return int(nonce)
 
