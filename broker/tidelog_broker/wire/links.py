@@ -494,8 +494,7 @@ class Link(asyncio.BufferedProtocol):
         ):
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"too many requests are unanswered by node {self.peer_id!r}, or too many bytes wait to be sent to it; "
-                "retry",
+                f"too many requests or bytes wait to be sent to node {self.peer_id!r}, or for its answer; retry",
                 retry_after_ms=RETRY_MS,
             )
         envelope.correlation_id = self._requests.last_id + 1

@@ -6,10 +6,13 @@ Other members read such records again, so the next commit of an application with
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from tidelog.errors import MemberFencedError
 from tidelog.model import TopicPartition
-from tidelog.subscriptions.assignment import PARTITIONS_NAMED_MAX
+
+LOST_NAMED_MAX: Final = 20
+"""Maximum number of partitions that an error names."""
 
 
 class Losses:
@@ -41,8 +44,8 @@ class Losses:
         if not self._uncommitted:
             return
         lost, self._uncommitted = sorted(self._uncommitted), {}
-        named = ", ".join(f"{topic}/{number}" for topic, number in lost[:PARTITIONS_NAMED_MAX])
-        more = f" and {len(lost) - PARTITIONS_NAMED_MAX} more" if len(lost) > PARTITIONS_NAMED_MAX else ""
+        named = ", ".join(f"{topic}/{number}" for topic, number in lost[:LOST_NAMED_MAX])
+        more = f" and {len(lost) - LOST_NAMED_MAX} more" if len(lost) > LOST_NAMED_MAX else ""
         raise MemberFencedError(
             f"this consumer's session in group {self._group!r} expired, and it lost {named}{more}: records delivered "
             "since the last commit were not committed, and members of the group read them again. The consumer rejoins "

@@ -65,12 +65,9 @@ async def authenticate_message(socket: WebSocket, own: Gateway, codec: Codec, us
         if message.auth is None:
             raise unauthenticated(_AUTH_REQUIRED)
         gateway = await _authenticated(socket, _credentials_of(message.auth), using)
-    except TimeoutError:
-        late = f"no message has arrived within {own.settings.head_timeout_s:g} s; {_AUTH_REQUIRED}"
-        await _refuse(socket, own, codec, number, unauthenticated(late))
-        return None
-    except Problem as problem:
-        await _refuse(socket, own, codec, number, problem)
+    except (TimeoutError, Problem) as error:
+        late = f"no caller was authenticated within {own.settings.head_timeout_s:g} s; {_AUTH_REQUIRED}"
+        await _refuse(socket, own, codec, number, error if isinstance(error, Problem) else unauthenticated(late))
         return None
     assert number is not None
     assert gateway.caller is not None
