@@ -40,9 +40,7 @@ class NodeMetrics:
             "Connections that this node closed with an error, such as malformed frames or no HELLO in time",
         )
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
-        self.unauthenticated = counter(
-            "tidelog_unauthenticated", "Requests to authenticate (HELLO, IDENTIFY) without valid credentials"
-        )
+        self.unauthenticated = counter("tidelog_unauthenticated", "HELLO and IDENTIFY without valid credentials")
         self.jwks_failures = counter("tidelog_jwks_failures", "Failed fetches of the keys that verify tokens (JWKS)")
         self.audit_dropped = counter("tidelog_audit_dropped", "Lines of the audit log that were not written to __audit")
         self.tls_failed = counter("tidelog_tls_failed", "Failed TLS handshakes")
@@ -62,9 +60,7 @@ class NodeMetrics:
             registry=self.registry,
         )
         self._throttled_callers: set[str] = set()
-        self.declined = counter(
-            "tidelog_declined", "Requests refused because a limit of requests in flight was reached"
-        )
+        self.declined = counter("tidelog_declined", "Requests refused because of a limit of requests in flight")
         self.stalled = counter("tidelog_stalled_clients", "Clients closed because they stopped reading or sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
         self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
@@ -78,9 +74,7 @@ class NodeMetrics:
         self.append_seconds = Durations(
             "tidelog_append_seconds", "Time to write (and sync) a group of batches", self.registry, bounds_s=_SECONDS
         )
-        self.connections = self._gauge(
-            "tidelog_connections", "Open connections to the native port, of clients and nodes"
-        )
+        self.connections = self._gauge("tidelog_connections", "Open connections to the native port")
         self.in_flight_bytes = self._gauge(
             "tidelog_in_flight_bytes", "Bytes of requests in progress: attachments and large envelopes"
         )

@@ -50,18 +50,14 @@ def node(
     *,
     data: Annotated[Path | None, typer.Option(help="The data directory; created if missing.")] = None,
     port: Annotated[int | None, typer.Option(help="The native port; 0 picks a free one.")] = None,
-    management_port: Annotated[
-        int | None, typer.Option(help="The port of health and metrics (HTTP); 0 picks a free one.")
-    ] = None,
+    management_port: Annotated[int | None, typer.Option(help="Port of health, metrics; 0 picks a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file; its table `node` is used.")] = None,
     bootstrap: Annotated[Path | None, typer.Option(help="The bootstrap file of the node's cluster.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Nodes of the cluster to join: HOST:PORT,HOST:PORT.")] = None,
     node_id: Annotated[str | None, typer.Option(help="The node's id, as in the bootstrap file.")] = None,
     secret_file: Annotated[Path | None, typer.Option(help="The file with the secret of the cluster's nodes.")] = None,
-    gossip_port: Annotated[
-        int | None, typer.Option(help="The gossip port (UDP); default: the number of the native port.")
-    ] = None,
+    gossip_port: Annotated[int | None, typer.Option(help="UDP port; default: the number of the native port.")] = None,
     advertise_host: Annotated[str | None, typer.Option(help="The address that clients and nodes connect to.")] = None,
     advertise_port: Annotated[
         int | None,
