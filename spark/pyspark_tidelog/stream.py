@@ -102,8 +102,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer: leave them out, or "
                     "upgrade pyspark."
                 )
-            # Checked here, because Spark asks for the start later, and an end without a named topic would be stored in
-            # the checkpoint.
+            # With failOnDataLoss, a named topic that does not exist fails the query here: Spark asks for the start only
+            # after the end, and an end that lacks the topic would already be in the checkpoint.
             all_named = self._options.fail_on_data_loss
             return _all_of(bounds_of(self._options, self._connected(), all_named=all_named)).to_json()
         begin = parse_position(start)

@@ -181,7 +181,9 @@ def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
     if other.node_id == own.node_id:
         if other.incarnation == own.incarnation:
             raise ProtocolError(
-                pb.FORBIDDEN, f"node {own.node_id!r} connected to itself: remove its own address from its peers"
+                pb.FORBIDDEN,
+                f"node {own.node_id!r} connected to itself: the address of another node leads to this one; "
+                "correct that node's advertised address, or the bootstrap file",
             )
         raise ProtocolError(
             pb.FORBIDDEN,

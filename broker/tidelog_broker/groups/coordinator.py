@@ -471,7 +471,10 @@ class Coordinator:
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
     def _restart_sessions(self, group: ConsumerGroup, error: ProtocolError) -> None:
-        """Restart the sessions of members, including those whose removal could not be written."""
+        """Start a session for each member of a group that has none, because its removal could not be written.
+
+        The group is back at its durable record. It is dropped if it is empty and the write has definitely failed.
+        """
         coordinated = self._groups.get(group.name)
         if coordinated is None or coordinated.group is not group:
             return

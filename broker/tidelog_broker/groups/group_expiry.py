@@ -74,7 +74,11 @@ class GroupExpiry:
             if at_us > before_us or not _is_unused(shard, name, before_us):  # rechecked, since this loop awaits
                 continue
             await shard.coordinator.delete(name)
-            log.info("deleted group %r: it was not used for the retention time", name)
+            log.info(
+                "deleted group %r and its committed offsets: no members and no commits for the group retention of %d s",
+                name,
+                self._retention_us // 1_000_000,
+            )
             yield name
 
 

@@ -48,4 +48,4 @@ class GroupLoading:
             try:
                 await self._groups.at(key[1]).log.apply_committed()
             except ProtocolError as error:
-                log.info("loading the group positions of %s failed and is retried later: %s", partition.name, error)
+                log.info("cannot load committed offsets from %s, retrying later: %s", partition.name, error)

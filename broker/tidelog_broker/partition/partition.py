@@ -109,7 +109,7 @@ class Partition:
         durations.counts[bisect_left(durations.bounds_s, seconds)] += 1
         durations.sum_s += seconds
         if appends[-1].epoch != self.replica.state.chain.active.epoch:
-            pass  # The end was decided meanwhile: the ring begins there, and later records are truncated next.
+            pass  # The epoch's end was decided during the append: the ring is set to it, and they are truncated.
         elif group is not None and group.end_offset <= end_offset:
             metrics = self.tools.metrics
             for header, data in zip(group.headers, group.batches, strict=True):

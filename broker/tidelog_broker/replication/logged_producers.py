@@ -251,13 +251,16 @@ class LoggedProducers:
         return best
 
     def _headers_after(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
-        """Return the last header that a snapshot covers and those after it, if it is valid.
+        """Check a snapshot against the log; return the headers of the batches after it, or None if it is invalid.
 
-        A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
-        other records since: it is valid only if the batch that ends there has its epoch and digest. A snapshot made at
-        an epoch's start, from a peer's report, has the digest 0, and the epoch begins there. If retention has deleted
-        that batch, the next segment has the same digest. At the decided end of an epoch it is valid however compaction
-        has changed the epoch, and whether the log reaches there or begins there.
+        The first result is the header of the last batch that the snapshot covers, None if that batch is not read. A
+        snapshot may describe records that a crash has removed from the log and that others have replaced. It is valid
+        in one of three cases:
+
+        - It is at the decided end of its epoch, even if the epoch was compacted since.
+        - The log of its epoch begins at its offset with its digest: the epoch starts there (digest 0), or retention has
+          deleted the batches before it.
+        - The batch that ends at its offset has its epoch and digest.
         """
         store, held = self.store, self.store.log_of(snapshot.epoch)
         if self._is_decided_end(snapshot):

@@ -61,7 +61,10 @@ class InstanceNumbers(NamedTuple):
 
 
 def numbers_of(name: str | Work) -> InstanceNumbers:
-    """Return the numbers of a name. A later release must return the same ones, because stored records have them."""
+    """Return the producer id and the epochs that belong to a producer's name.
+
+    Later releases must return the same numbers, because stored batches contain them.
+    """
     first, last = 1, _INSTANCES_MAX
     if isinstance(name, Work):
         round_, piece = divmod(name.piece, _PIECES)

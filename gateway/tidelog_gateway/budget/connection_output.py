@@ -265,7 +265,7 @@ class ConnectionOutput:
             await self._room.wait()
 
     def idle_s(self) -> float:
-        """Return for how long the client has read nothing; 0 when no bytes wait for it."""
+        """Return the seconds since the unsent bytes last fell by `PROGRESS_BYTES`; 0 if no bytes are unsent."""
         self._measure()
         return 0.0 if self._mark_at is None else asyncio.get_running_loop().time() - self._mark_at
 

@@ -164,8 +164,8 @@ class RecordBatch:
         """Parse exactly one batch's bytes, checking the header and the body's CRC.
 
         Raises:
-            ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for
-                batches with records but without a value column.
+            ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for a
+                batch with records but without a value column, unless it is a projection.
         """
         header = unpack_header(buffer, is_sent=True)
         body = crc_checked_body(header, buffer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.errors import MemberFencedError
-from tidelog.groups.losses import PARTITIONS_NAMED_MAX, Losses
+from tidelog.groups.losses import LOST_NAMED_MAX, Losses
 from tidelog.model import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -42,8 +42,8 @@ def test_losses_of_several_times_are_reported_together_with_the_newest_positions
     assert "it lost t/0, t/1: records" in reported(losses)
 
 
-@pytest.mark.parametrize(("count", "more"), [(PARTITIONS_NAMED_MAX, ""), (PARTITIONS_NAMED_MAX + 1, " and 1 more")])
+@pytest.mark.parametrize(("count", "more"), [(LOST_NAMED_MAX, ""), (LOST_NAMED_MAX + 1, " and 1 more")])
 def test_the_number_of_named_partitions_is_bounded(count: int, more: str) -> None:
     losses = Losses("g")
     losses.add({TopicPartition("t", number): 1 for number in range(count)})
-    assert f"t/{PARTITIONS_NAMED_MAX - 1}{more}: records" in reported(losses)
+    assert f"t/{LOST_NAMED_MAX - 1}{more}: records" in reported(losses)

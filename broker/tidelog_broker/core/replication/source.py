@@ -24,7 +24,14 @@ class Source:
         incomplete: Callable[[], Collection[int]],
         resume: Callable[[str, int, int], bool],
     ) -> None:
-        """Set the callbacks: the incomplete sealed epochs; resume pushing to a node from an offset."""
+        """Set the callbacks.
+
+        Args:
+            state: the state of the replica.
+            incomplete: returns the sealed epochs of which this copy lacks records.
+            resume: resumes pushing to a node from an offset; returns False if those records are no longer in memory, or
+                if this node does not push.
+        """
         self._state = state
         self._incomplete = incomplete
         self._resume = resume

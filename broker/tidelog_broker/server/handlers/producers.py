@@ -55,7 +55,8 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
     if entry.producer_id >= KEYED_ID_MIN:
         if entry.producer_epoch % 2 == 0:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"the epoch of a request with a key must be odd, got {entry.producer_epoch}"
+                pb.INVALID_REQUEST,
+                f"PRODUCER_BEGIN for an idempotency key needs an odd producer epoch, got {entry.producer_epoch}",
             )
     elif entry.base_sequence:
         raise ProtocolError(pb.INVALID_REQUEST, f"an instance must begin at sequence 0, got {entry.base_sequence}")

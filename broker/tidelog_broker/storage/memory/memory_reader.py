@@ -124,11 +124,13 @@ class MemoryReader(EpochReading):
         return blocks[bisect_right(blocks, offset, key=lambda block: block.base_offset) - 1]
 
     def _blocks_from(self, offset: int, end_offset: int) -> tuple[Block, ...]:
-        """Return the blocks from the one that holds `offset` on; `end_offset` was loaded before.
+        """Return the blocks from the one that holds `offset` on.
+
+        The caller reads `end_offset` first, because the writer adds blocks before it advances the end.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE.
-            DamagedError: the offset is after the end in LIMBO.
+            DamagedError: the log is in LIMBO, and the offset is after its readable end.
         """
         blocks, damage = self._contents.blocks, self._contents.damage
         start_offset = blocks[0].base_offset

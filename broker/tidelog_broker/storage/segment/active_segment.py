@@ -218,10 +218,10 @@ class ActiveSegment:
         return len(self.opened.index) > 0
 
     def ensure_space(self, length_bytes: int) -> None:
-        """Allocate space for this much after the end.
+        """Ensure that `length_bytes` are allocated after the end of the segment; reopens a parked file.
 
         Raises:
-            OSError: ENOSPC and others from the allocation; nothing has changed.
+            OSError: the file cannot be reopened, or no space can be allocated; the contents are unchanged.
         """
         if self.is_parked:
             with self._file_lock:
