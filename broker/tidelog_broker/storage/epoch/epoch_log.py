@@ -196,10 +196,11 @@ class EpochLog(EpochStore):
             active.ensure_space(needed)
         except OSError as error:
             if is_shortage(error):
-                self._disk.note_full()
                 self._disk.open_segments.mappings.let_go()
                 if is_out_of_descriptors(error):
                     self._disk.open_segments.close_unused()
+                else:
+                    self._disk.note_full()
                 if self._give_up_spare():
                     return self.ensure_space(needed_bytes)
                 raise space_or_failure(f"{needed} bytes cannot be allocated in {self.directory}", error) from error
@@ -222,7 +223,8 @@ class EpochLog(EpochStore):
             self._roll(active)
         except OSError as error:
             if is_shortage(error):
-                self._disk.note_full()
+                if not is_out_of_descriptors(error):
+                    self._disk.note_full()
                 raise space_or_failure(f"another segment cannot be created in {self.directory}", error) from error
             raise self._fail("allocating space", error) from error
         except StorageFailedError as error:

@@ -13,7 +13,7 @@ from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.io.errors import NoDescriptorError, StorageFailedError
+from tidelog_broker.storage.io.errors import DiskFullError, NoDescriptorError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.active_files import (
@@ -231,6 +231,9 @@ def test_failed_roll_allows_parking_again() -> None:
     sim.fail = lambda operation, _path: OSError(errno.EMFILE, "Too many open files") if operation == "create" else None
     with pytest.raises(NoDescriptorError):
         first.ensure_space(800)
+    with pytest.raises(NoDescriptorError):
+        first.roll()
+    assert not disk.was_full, "retention counts on free space, which is not what was missing"
     sim.fail = lambda _operation, _path: None
     append(second)
     append(second)
@@ -238,3 +241,7 @@ def test_failed_roll_allows_parking_again() -> None:
     append(first, b"c" * 800)
     first.sync()
     assert first.end_offset == 3
+    sim.free_bytes = 0
+    with pytest.raises(DiskFullError):
+        first.ensure_space(800)
+    assert disk.was_full
