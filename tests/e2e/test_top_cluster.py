@@ -48,7 +48,7 @@ async def test_nodes_that_fail_and_return_and_the_lag_of_a_group_are_shown(tmp_p
             assert rows_of(app, "topics")["visits"][1:4:2] == ["7", "5"]
             up.kill("node3")
             await shows(pilot, app, running | {"node3": "dead"})
-            assert "1 away" in str(app.query_one("#summary", Static).render())
+            assert "1 node down" in str(app.query_one("#summary", Static).render())
             await client.producer("visits").send_many([b"x"] * 3)
             up.start("node3")
             await shows(pilot, app, running)

@@ -196,7 +196,7 @@ async def test_a_gateway_without_impersonate_refuses_all_and_logs_the_cause(
             assert "Retry-After" in answer.headers
         answer = await gate.http.get("/v1/topics", headers=bearer(ann))
         assert (answer.status_code, answer.json()["code"]) == (503, "gateway_refused")
-        assert "grant its own principal `impersonate` on the cluster" in caplog.text
+        assert "an administrator can grant it with: tidelog acl grant gate impersonate cluster" in caplog.text
         async with gate.ws() as socket:
             await socket.send(json.dumps({"id": 1, "auth": {"token": ann}}))
             assert (await receive(socket))["error"]["code"] == "gateway_refused"

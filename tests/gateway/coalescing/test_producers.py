@@ -65,7 +65,7 @@ async def test_closing_closes_all_and_logs_lost_records(
     with caplog.at_level(logging.WARNING):
         await producers.close(within_s=5)
     assert second.closed
-    assert "closing the producer of topic 'a': gone" in caplog.text
+    assert "cannot close the producer of topic 'a': gone" in caplog.text
 
 
 async def test_a_producer_is_forgotten_only_if_it_is_the_current_one(producers: Producers) -> None:

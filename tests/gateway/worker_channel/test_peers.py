@@ -119,7 +119,7 @@ async def test_a_parent_that_does_not_answer_is_reported(monkeypatch: pytest.Mon
     monkeypatch.setattr(peers, "MERGED_TIMEOUT_S", 0.1)
     async with talking() as (its, parent):
         await parent.heard(frames.READY)
-        with pytest.raises(Problem, match="parent process has not answered"):
+        with pytest.raises(Problem, match="parent process has not sent the metrics"):
             await its.merged()
         asking = asyncio.create_task(its.merged())
         await parent.heard(frames.REQUEST_METRICS)
