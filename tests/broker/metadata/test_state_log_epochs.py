@@ -115,7 +115,7 @@ async def committed(peer: Peer, next_offset: int, group: str = "g", *, reset: bo
 async def until_fetched(peer: Peer, **kind: Any) -> pb.Envelope:
     """Repeat a request to a new owner until it has fetched its missing records, as a client does."""
     async with asyncio.timeout(20):
-        while (answer := (await peer.ask(**kind)).envelope).error.code == pb.EPOCH_CHANGING:  # noqa: ASYNC110
+        while (answer := (await peer.ask(**kind)).envelope).error.retriable:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return answer
 

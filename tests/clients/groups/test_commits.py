@@ -120,7 +120,7 @@ async def test_partition_of_another_member_is_refused_and_the_rest_stored(real: 
         await until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 1)
         await fill(real, topic, 2, range(3))
         (mine,), (other,) = first.consumer.assignment(), second.consumer.assignment()
-        message = f"partition {other.partition} of topic '{topic}' is not held by this member of group .*: the member has no grant of it"
+        message = f"partition {other.partition} of topic '{topic}' is not held by this member of group"
         with pytest.raises(MemberFencedError, match=message):
             await first.consumer.commit({other: 1, mine: 2})
         assert await positions(real, topic) == {mine: 2}
