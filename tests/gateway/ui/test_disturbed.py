@@ -69,7 +69,7 @@ async def test_refreshed_rows_keep_focus_and_selected_text(serve: Serve, log: Fa
         await page.keyboard.press("r")
         await page.wait_for_function("() => !window.former.isConnected")
         await expect(link).to_be_focused()
-        note = page.get_by_text(re.compile("Offsets are those stored"))
+        note = page.get_by_text(re.compile("Offsets count stored offsets"))
         await note.evaluate(SELECT_A_ROW_AND_MARK)
         await page.keyboard.press("r")
         await expect(page.get_by_text("the refresh has not ended")).to_have_count(0)
