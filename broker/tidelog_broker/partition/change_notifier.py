@@ -13,7 +13,7 @@ class ChangeNotifier:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: set[Callable[[], None]] = set()
-        """Called when there may be new records, or when readers must check why there are none."""
+        """Called when there may be new records, or when readers must check why no records arrive."""
         self._loop = loop
         self._waiters: dict[asyncio.Future[None], None] = {}
         """In the order of their arrival."""

@@ -94,7 +94,7 @@ class Advice:
         self._back_offs: dict[PartitionKey, _BackOff] = {}
 
     def plan(self, owned: Owned, now_s: float) -> Plan | None:
-        """Return a better epoch for a partition; None if there is none, or the partition may not move again yet."""
+        """Return a better epoch for a partition; None if this one is best, or the partition may not move yet."""
         plan = self._adviser.plan(owned)
         back_off = self._back_offs.get(owned.key)
         return plan if back_off is None or now_s >= back_off.until_s else None

@@ -95,7 +95,7 @@ class Chains:
         return (topic_id, partition) in self._loaded
 
     def active(self, key: PartitionKey) -> pb.EpochDescriptor | None:
-        """Return the newest journalled epoch of a partition without an open replica; None if there is none.
+        """Return the newest journalled epoch of a partition without an open replica; None if it is unknown.
 
         If no decision is journalled, this is the first epoch, provided that this node has made a promise for it.
         """

@@ -159,7 +159,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """The batches of one request to another node. Each gets one result, from the answer or because there is none."""
+    """The batches of one request to another node. Each gets one result, from the answer or because no answer came."""
 
     def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker

@@ -51,7 +51,7 @@ class KafkaLoops:
         return str(self._library.__version__)
 
     def counterpart(self, loop: str) -> str | None:
-        """Return the name of the Kafka call that corresponds to a loop of `client_loops`; None if there is none."""
+        """Return the name of the Kafka call that corresponds to a loop of `client_loops`; None without such a call."""
         if loop in READING:
             return "consume()"
         if loop == ONE_BY_ONE:

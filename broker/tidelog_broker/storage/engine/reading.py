@@ -186,7 +186,7 @@ class Scrubbed(NamedTuple):
         end: where the next portion begins, in a form that only the part itself interprets.
         size_bytes: the size of the portion.
         is_done: whether no portion is left to read, because the part ends here or is damaged.
-        damage: a description of the damage, for the operator; empty if there is none.
+        damage: a description of the damage, for the operator; empty if nothing is damaged.
     """
 
     end: object
@@ -252,7 +252,7 @@ class EpochReading(ABC):
         """Yield the headers of all batches from the one that holds `from_offset` to the current end."""
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None if there is none.
+        """Return the base offset of the first batch with a record of at least this timestamp; None if no batch has one.
 
         Only batches that end after `from_offset` count.
         """

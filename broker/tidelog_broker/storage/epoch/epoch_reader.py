@@ -111,7 +111,7 @@ class EpochReader(EpochReading):
             return opened.index.offsets[slot] if slot >= 0 else None
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None if there is none.
+        """Return the base offset of the first batch with a record of at least this timestamp; None if no batch has one.
 
         Only batches that end after `from_offset` count. A segment's index holds the maximum timestamp so far, which may
         be that of an earlier batch, so in the segment that holds `from_offset` the batch headers are read instead.

@@ -385,7 +385,7 @@ def _parse_header(path: Path, data: bytes, magic: bytes) -> int:
 
 
 def _parse_head(data: bytes, at: int, nonce: int, wanted_magic: int) -> tuple[int, int, int] | None:
-    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None if there is none."""
+    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None without either."""
     if len(data) - at < ENTRY_HEADER_BYTES:
         return None
     magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)
@@ -406,7 +406,7 @@ def _parse_entry(data: bytes, at: int, nonce: int) -> bytes | None:
 
 
 def _newest_synced_position(data: bytes, nonce: int) -> int:
-    """Return the highest synced position in any entry or mark of the file; 0 if there is none."""
+    """Return the highest synced position in any entry or mark of the file; 0 if it has neither."""
     newest = 0
     for magic_bytes in (_ENTRY_MAGIC_BYTES, _MARK_MAGIC_BYTES):
         magic = int.from_bytes(magic_bytes, "little")

@@ -37,7 +37,7 @@ class JournalKind(Generic[E]):
         key: returns the key of an entry.
         is_end: whether an entry removes all entries of its key, itself included.
         is_sequel: whether an entry is added to the previous ones of its key, instead of replacing them.
-        fault: returns why an entry cannot follow the newest one of its key (None if there is none), and what the
+        fault: returns why an entry cannot follow the newest one of its key (None if it can), and what the
             operator can do; empty if it can.
     """
 

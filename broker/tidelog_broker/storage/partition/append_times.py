@@ -30,12 +30,12 @@ class Ages(NamedTuple):
     """The age of a log's segments.
 
     Attributes:
-        expired_below: all records below it are expired; 0 if none is.
+        expired_below: all records below it are expired; 0 without expired records.
         oldest_end, oldest_bytes, oldest_last_us: end offset, size and last append time of the oldest unexpired
-            segment with records; 0 if there is none.
+            segment with records; 0 if no segment has records.
         is_rolled: whether that segment takes no more appends.
         newest_first_us: when the active segment's first batch was appended; 0 while it has none.
-        newest_us: when the last batch of the log was appended; 0 if there is none.
+        newest_us: when the last batch of the log was appended; 0 if the log is empty.
     """
 
     expired_below: int = 0
@@ -96,7 +96,7 @@ class AppendTimes:
         return ages
 
     def at(self, offset: int) -> int:
-        """Return the append time of the batch that holds `offset`, or of the next one; 0 if there is none.
+        """Return the append time of the batch that holds `offset`, or of the next one; 0 after the last batch.
 
         Batches emptied by compaction have no append time and are skipped.
 

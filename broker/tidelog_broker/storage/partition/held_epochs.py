@@ -46,7 +46,7 @@ class HeldEpochs:
 
     Attributes:
         epochs: the epochs' logs, oldest first; the last one is the active one.
-        lost: the epoch that puts the whole partition into LIMBO; None if there is none.
+        lost: the epoch that puts the whole partition into LIMBO; None if no epoch does.
         gone_below: retention on this node has deleted the records below this offset.
         replaced: directories of older versions, to be removed.
         segment_bytes: the segment size of epochs and segments that begin from now on.
@@ -95,7 +95,7 @@ class HeldEpochs:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The damaged epoch that cannot be opened, so that older ones were not opened either; None if there is none."""
+        """The damaged epoch that cannot be opened, so that older ones stay closed too; None without one."""
         lost = self.lost
         return lost.epoch if lost is not None and not lost.is_aside and not lost.needs_engine else None
 

@@ -85,7 +85,7 @@ class UnkeyedRanges:
             self._ends.append(end)
 
     def next_from(self, offset: int, stop: int) -> int:
-        """Return the first offset from `offset` on that is in a range; `stop` if there is none below `stop`."""
+        """Return the first offset from `offset` on that is in a range; `stop` if no range has one below it."""
         at = bisect_right(self._ends, offset)
         return min(max(offset, self._starts[at]), stop) if at < len(self._ends) else stop
 

@@ -58,7 +58,7 @@ class PartitionLogReader:
         return FoundBatches(batches, heads, position)
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the base offset of the first batch with a record of at least this timestamp; None if there is none.
+        """Return the base offset of the first batch with a record of at least this timestamp; None if no batch has one.
 
         Only batches that end after `from_offset` count; the returned one may begin before it.
         """

@@ -126,7 +126,7 @@ class Index:
         return bisect_left(self.places, (position // BATCH_ALIGNMENT_BYTES) << _LENGTH_BITS, lo, hi)
 
     def slot_of_time(self, timestamp_us: int) -> int | None:
-        """Return the first slot whose batch has a record of at least this timestamp; None if there is none."""
+        """Return the first slot whose batch has a record of at least this timestamp; None if no batch has one."""
         slot = bisect_left(self.times_us, timestamp_us, 0, len(self.offsets))
         return slot if slot < len(self.offsets) else None
 

@@ -71,7 +71,7 @@ class SegmentScan:
     synced_offset: int
     """From the newest mark in the valid prefix, or from the segment's header."""
     synced_end: SegmentEnd
-    """The end of the part that a mark in the valid prefix declares synced; the start of the scan if there is none."""
+    """The end of the part that a mark in the valid prefix declares synced; the scan's start without such a mark."""
     index: Index = field(default_factory=Index)
     stop: Stop = field(default_factory=lambda: Stop("zero", 0))
     records: int = 0

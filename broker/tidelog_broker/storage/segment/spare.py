@@ -86,11 +86,11 @@ class Spare:
         return True
 
     def use(self) -> Path | None:
-        """Return the file for reuse; None if there is none."""
+        """Return the file for reuse; None without a spare file."""
         return self._path if self._let_go() else None
 
     def discard(self) -> bool:
-        """Delete the spare file; return False if there is none.
+        """Delete the spare file; return whether one existed.
 
         Raises:
             OSError: it still exists; the next open of the log removes it.
