@@ -5,6 +5,7 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.node.node import Node
+from tidelog_broker.partition import partitions as partitions_module
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -70,3 +71,14 @@ async def test_sweep_removes_remains_of_a_crash_and_is_idempotent(stand: Stand, 
     for _ in range(2):
         await node.broker.partitions.sweep()
         assert not directory.exists()
+
+
+async def test_objects_of_open_partitions_are_reported_to_the_collector(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(partitions_module, "count_long_lived", counted.append)
+    await peer.create(partitions=3)
+    assert counted == [partitions_module.PARTITION_BLOCKS] * 3, "open partitions do not count as growth"
+    await node.broker.partitions.follow(revised(node, "t", deleted=True, partitions=3))
+    assert sum(counted) == 0, "the objects of a deleted topic may be in cycles"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_cluster
@@ -12,6 +13,7 @@ from tests.clients.sharing import until
 
 from tidelog import Client
 from tidelog.cluster.connection_pool import ConnectionPool, Identity
+from tidelog.cluster.owner_changes import OwnerChanges
 from tidelog.cluster.routing import Router
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import TopicPartition
@@ -105,6 +107,33 @@ async def test_moved_partition_does_not_affect_others(
     cluster.move("wide", cluster.nodes[1], partition=1)
     await cluster.nodes[1].received("subscribe")
     assert [node.requests.count("subscribe") for node in cluster.nodes] == [1, 1, 1]
+
+
+async def test_partition_that_moves_while_its_subscription_is_answered_is_subscribed_at_the_new_owner(
+    cluster: FakeCluster, router: Router, keeper: SubscriptionKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = cluster.nodes[0], cluster.nodes[1]
+    cluster.move("wide", old, partition=0)
+    await router.topic("wide")
+    call = Router.call_reader
+    calls = 0
+
+    async def moving(self: Router, *args: Any, **more: Any) -> Frame:
+        nonlocal calls
+        calls += 1
+        answer = await call(self, *args, **more)
+        if calls == 1:
+            old.frozen = True  # The old owner does not tell the client.
+            cluster.move("wide", new, partition=0)
+            await self.refresh("wide")
+        return answer
+
+    monkeypatch.setattr(Router, "call_reader", moving)
+    monkeypatch.setattr(OwnerChanges, "changed", lambda *_: None)  # Later metadata would show the move, too.
+    keeper.add(wide({0: 0}))
+    async with asyncio.timeout(5):
+        await new.received("subscribe")
+    assert cluster.asked("subscribe") == 2
 
 
 async def test_refusing_owner_is_not_asked_in_a_tight_loop(
