@@ -22,8 +22,7 @@ CHECK_EVERY_S: Final = 10.0
 IDLE_SHARE: Final = 0.05
 """A process that takes less than this share of a processor counts as idle."""
 GROWN_WHEN_IDLE: Final = 300_000
-"""Memory blocks (`sys.getallocatedblocks`) by which an idle process has grown when it examines all objects. An object
-that the collector examines has two to five blocks."""
+"""Memory blocks (`sys.getallocatedblocks`) by which an idle process has grown when it examines all objects."""
 GROWN_WHEN_BUSY: Final = 10_000_000
 """Memory blocks by which a busy process has grown when it examines all objects, if it had not more of them before."""
 GROWN_BYTES: Final = 1024**3
