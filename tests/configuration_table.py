@@ -73,7 +73,8 @@ def _topics() -> list[str]:
 
 def _topic_values(setting: TopicSetting) -> str:
     if setting.kind is str:
-        return " \\| ".join(f"`{choice}`" for choice in setting.choices)
+        others = [setting.others] if setting.others else []
+        return " \\| ".join([*(f"`{choice}`" for choice in setting.choices), *others])
     if setting.kind is bool:
         return "true, false"
     return f"{setting.minimum:,} to {setting.maximum:,} {setting.unit}".strip()

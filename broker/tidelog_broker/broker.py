@@ -47,6 +47,7 @@ from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_descriptions import TopicDescriptions
+from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.partition.background_opener import BackgroundOpener
 from tidelog_broker.partition.compaction_progress import ProgressClock
@@ -64,6 +65,7 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakeoverLog
+from tidelog_broker.storage.engines.stores import engine_named, engine_names
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapping import can_copy, can_populate
@@ -182,6 +184,7 @@ class Broker:
         disk = self.threads.disk(fs, HashMemory(self.settings.indexes_bytes))
         # Data to be encrypted is read by this process, where a fault of a mapping would stop it.
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate() and not self.tls.is_on
+        disk.memory_bytes = self.settings.memory_engine_bytes
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
         if self.settings.segment_write == "mapped" and not disk.maps_writes:
             log.warning("segment_write=mapped is not supported by this system; segments are written without a mapping")
@@ -346,6 +349,7 @@ class Broker:
             partitions_max=self.settings.partitions_max,
             quotas=TopicQuotas(self.security.registry.quotas, self.topics),
             features=self.features,
+            engines=TopicEngines(engine_names, lambda name: engine_named(self.disk, name).capabilities),
         )
 
     def _make_mover(self) -> Mover:

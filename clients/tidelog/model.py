@@ -175,6 +175,8 @@ class TopicSettings(TypedDict, total=False):
         index_key: keep an index of keys.
         index_tag: keep an index of tags.
         hold: delete and compact nothing, whatever the other settings are.
+        engine: storage of the next epoch of each partition: "segment" for files, "memory", or the name of an engine
+            that is installed on the nodes.
         deduplicate_s: drop a record if one of the same content was appended within so many seconds; 0: at any time.
         deduplicate_records: drop a record if one of so many records before it has the same content; 0: as many as the
             node keeps. With both settings, a record is dropped if both conditions hold; with neither, no record is
@@ -196,6 +198,7 @@ class TopicSettings(TypedDict, total=False):
     hold: bool | None
     deduplicate_s: int | None
     deduplicate_records: int | None
+    engine: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1295,7 +1295,7 @@ class TopicList(_message.Message):
     def __init__(self, internal: _Optional[bool] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., limit: _Optional[int] = ..., brief: _Optional[bool] = ...) -> None: ...
 
 class TopicAlter(_message.Message):
-    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "replication_factor", "deduplicate_s", "deduplicate_records")
+    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "replication_factor", "deduplicate_s", "deduplicate_records", "engine")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -1313,6 +1313,7 @@ class TopicAlter(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATE_S_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     flush: Flush
@@ -1330,7 +1331,8 @@ class TopicAlter(_message.Message):
     replication_factor: int
     deduplicate_s: int
     deduplicate_records: int
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., replication_factor: _Optional[int] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ...) -> None: ...
+    engine: str
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., replication_factor: _Optional[int] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class TopicDelete(_message.Message):
     __slots__ = ("name", "topic_id")
@@ -1711,7 +1713,7 @@ class Seals(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[Seal, _Mapping]]] = ...) -> None: ...
 
 class SealReply(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "ballot", "status", "promised", "end_offset", "end_digest", "accepted", "accepted_value", "short_log", "deleting_below")
+    __slots__ = ("topic_id", "partition", "epoch", "ballot", "status", "promised", "end_offset", "end_digest", "accepted", "accepted_value", "short_log", "deleting_below", "ceiling")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1724,6 +1726,7 @@ class SealReply(_message.Message):
     ACCEPTED_VALUE_FIELD_NUMBER: _ClassVar[int]
     SHORT_LOG_FIELD_NUMBER: _ClassVar[int]
     DELETING_BELOW_FIELD_NUMBER: _ClassVar[int]
+    CEILING_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1736,7 +1739,8 @@ class SealReply(_message.Message):
     accepted_value: bytes
     short_log: bool
     deleting_below: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., short_log: _Optional[bool] = ..., deleting_below: _Optional[int] = ...) -> None: ...
+    ceiling: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., status: _Optional[_Union[ReplicaStatus, str]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., short_log: _Optional[bool] = ..., deleting_below: _Optional[int] = ..., ceiling: _Optional[int] = ...) -> None: ...
 
 class SealReplies(_message.Message):
     __slots__ = ("entries",)
@@ -2043,7 +2047,7 @@ class Ballot(_message.Message):
     def __init__(self, round: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class EpochDescriptor(_message.Message):
-    __slots__ = ("epoch", "owner", "owner_incarnation", "placement", "ack_quorum", "start_offset", "flush")
+    __slots__ = ("epoch", "owner", "owner_incarnation", "placement", "ack_quorum", "start_offset", "flush", "engine")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     OWNER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -2051,6 +2055,7 @@ class EpochDescriptor(_message.Message):
     ACK_QUORUM_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     owner: str
     owner_incarnation: int
@@ -2058,10 +2063,11 @@ class EpochDescriptor(_message.Message):
     ack_quorum: int
     start_offset: int
     flush: Flush
-    def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ...) -> None: ...
+    engine: str
+    def __init__(self, epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., ack_quorum: _Optional[int] = ..., start_offset: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class EpochDecision(_message.Message):
-    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe", "short_logs", "compactions", "deleted_below")
+    __slots__ = ("epoch", "end_offset", "end_digest", "previous_hash", "next", "unsafe", "short_logs", "compactions", "deleted_below", "lost_until")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -2071,6 +2077,7 @@ class EpochDecision(_message.Message):
     SHORT_LOGS_FIELD_NUMBER: _ClassVar[int]
     COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
     DELETED_BELOW_FIELD_NUMBER: _ClassVar[int]
+    LOST_UNTIL_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     end_offset: int
     end_digest: int
@@ -2080,7 +2087,8 @@ class EpochDecision(_message.Message):
     short_logs: bool
     compactions: _containers.RepeatedCompositeFieldContainer[Compaction]
     deleted_below: int
-    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ..., deleted_below: _Optional[int] = ...) -> None: ...
+    lost_until: int
+    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., end_digest: _Optional[int] = ..., previous_hash: _Optional[bytes] = ..., next: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., unsafe: _Optional[bool] = ..., short_logs: _Optional[bool] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ..., deleted_below: _Optional[int] = ..., lost_until: _Optional[int] = ...) -> None: ...
 
 class Compaction(_message.Message):
     __slots__ = ("epoch", "horizon", "tombstones_below", "end_digest", "size_bytes", "floor", "decided_us")
@@ -2115,7 +2123,7 @@ class ChainEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., genesis: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., decision: _Optional[bytes] = ..., forgotten: _Optional[bool] = ...) -> None: ...
 
 class FenceEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "descriptor", "promised", "accepted", "accepted_value", "dropped", "deleting_below")
+    __slots__ = ("topic_id", "partition", "epoch", "descriptor", "promised", "accepted", "accepted_value", "dropped", "deleting_below", "ceiling")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -2125,6 +2133,7 @@ class FenceEntry(_message.Message):
     ACCEPTED_VALUE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     DELETING_BELOW_FIELD_NUMBER: _ClassVar[int]
+    CEILING_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -2134,7 +2143,8 @@ class FenceEntry(_message.Message):
     accepted_value: bytes
     dropped: bool
     deleting_below: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ..., deleting_below: _Optional[int] = ...) -> None: ...
+    ceiling: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ..., deleting_below: _Optional[int] = ..., ceiling: _Optional[int] = ...) -> None: ...
 
 class ProducerSnapshot(_message.Message):
     __slots__ = ("producers", "silent", "last_append_timestamp_us", "known_from", "keyed")

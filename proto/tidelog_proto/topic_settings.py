@@ -10,6 +10,7 @@ docs/configuration.md are made from it. A new setting needs:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -35,6 +36,10 @@ Stored = int | bool | str
 """The stored value of a field in `TopicConfig`; for an enum its number."""
 
 
+DEFAULT_ENGINE: Final = "segment"
+_NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+
+
 class Unit(StrEnum):
     """The unit of an integer."""
 
@@ -58,6 +63,8 @@ class TopicSetting:
         default: the value in a new topic.
         default_text: describes a default that depends on the node.
         choices: the values of a `str`, each with its stored value.
+        others: describes further values, which are names and are stored as they are; the node checks them. Empty: only
+            `choices` are values.
         unit: of an integer.
         option: the first name of the command-line option where it is not derived from `name`.
         examples: values for the help of the option.
@@ -74,6 +81,7 @@ class TopicSetting:
     default: Stored = 0
     default_text: str = ""
     choices: Mapping[str, Stored] = field(default_factory=dict)
+    others: str = ""
     unit: Unit = Unit.COUNT
     option: str = ""
     examples: str = ""
@@ -90,9 +98,11 @@ class TopicSetting:
             ValueError: the value has the wrong type, is below the minimum or not a choice.
         """
         if self.kind is str:
-            if not isinstance(value, str) or value not in self.choices:
-                raise ValueError(f"{self.name} must be one of {', '.join(map(repr, self.choices))}, got {value!r}")
-            return self.choices[value]
+            if isinstance(value, str) and value in self.choices:
+                return self.choices[value]
+            if isinstance(value, str) and self._is_other(value):
+                return value
+            raise ValueError(f"{self.name} must be {self._values_text()}, got {value!r}")
         if self.kind is bool:
             if not isinstance(value, bool):
                 raise ValueError(f"{self.name} must be True or False, got {value!r}")
@@ -103,7 +113,7 @@ class TopicSetting:
 
     def decode(self, stored: Stored) -> Any:
         """Return the value for the value of the `TopicConfig` field; for a choice of a later release, the default."""
-        if self.kind is not str:
+        if self.kind is not str or self._is_other(stored):
             return stored
         names = {number: name for name, number in self.choices.items()}
         return names.get(stored) or names[self.default]
@@ -117,11 +127,19 @@ class TopicSetting:
         Raises:
             ValueError: with the range or the choices.
         """
-        if self.kind is str and stored not in self.choices.values():
-            raise ValueError(f"{self.name} must be one of {', '.join(map(repr, self.choices))}, got {stored!r}")
+        if self.kind is str and stored not in self.choices.values() and not self._is_other(stored):
+            raise ValueError(f"{self.name} must be {self._values_text()}, got {stored!r}")
         highest = self.maximum if maximum is None else maximum
         if self.kind is int and not self.minimum <= int(stored) <= highest:
             raise ValueError(f"{self.name} must be {self.minimum} to {highest}, got {stored}")
+
+    def _is_other(self, value: Stored) -> bool:
+        """Return whether a value may be a name that the choices do not list."""
+        return bool(self.others) and isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+    def _values_text(self) -> str:
+        choices = ", ".join(map(repr, self.choices))
+        return f"one of {choices}, or {self.others}" if self.others else f"one of {choices}"
 
 
 TOPIC_SETTINGS: Final = {
@@ -243,11 +261,13 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="engine",
-            help="The storage engine.",
+            help="Storage of the next epoch of each partition: files, memory, or another engine that is installed.",
             kind=str,
-            choices={"segment": "segment"},
-            default="segment",
-            alterable=False,
+            choices={DEFAULT_ENGINE: DEFAULT_ENGINE, "memory": "memory"},
+            others="the name of an installed engine",
+            default=DEFAULT_ENGINE,
+            feature="topic.engine",
+            since="0.3.0",
         ),
     )
 }
@@ -273,5 +293,5 @@ def needed_features(config: pb.TopicConfig) -> set[str]:
     return {
         setting.feature
         for name, setting in TOPIC_SETTINGS.items()
-        if setting.feature and getattr(config, name) != setting.default
+        if setting.feature and getattr(config, name) not in {setting.default, type(setting.default)()}
     }

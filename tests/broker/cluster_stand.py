@@ -56,7 +56,8 @@ class StandCluster(Cluster):
 
     def plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan:
         del key
-        return Plan(self._name, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+        flush = active.flush or pb.ALWAYS
+        return Plan(self._name, tuple(active.placement), active.ack_quorum, flush, engine=active.engine)
 
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         del key
@@ -112,12 +113,18 @@ class ClusterStand:
     # --- nodes -----------------------------------------------------------------------------------------
 
     async def start(
-        self, *node_ids: str, quorum: int = 2, flush: pb.Flush = pb.ALWAYS, retention_bytes: int = 0, **settings: Any
+        self,
+        *node_ids: str,
+        quorum: int = 2,
+        flush: pb.Flush = pb.ALWAYS,
+        retention_bytes: int = 0,
+        engine: str = "",
+        **settings: Any,
     ) -> None:
         """Start nodes (all three unless told otherwise); settings stay for the starts that follow."""
         self.settings |= settings
         if not self.record.name:
-            genesis = pb.EpochDescriptor(placement=NODES, ack_quorum=quorum, flush=flush)
+            genesis = pb.EpochDescriptor(placement=NODES, ack_quorum=quorum, flush=flush, engine=engine)
             config = pb.TopicConfig(
                 partitions=1,
                 flush=flush,
@@ -126,6 +133,7 @@ class ClusterStand:
                 replication_factor=3,
                 ack_quorum=quorum,
                 retention_bytes=retention_bytes,
+                engine=engine,
             )
             self.record = pb.TopicRecord(name="t", topic_id=TOPIC_ID, config=config, revision=1, first_epochs=[genesis])
         for node_id in node_ids or NODES:

@@ -20,6 +20,7 @@ from tests.simulation.final import compare_compacted, compare_logs, compare_with
 from tests.simulation.forks import Fork
 from tests.simulation.history import Publish, PublishReply
 from tests.simulation.journals import META
+from tests.simulation.losses import Losses
 from tests.simulation.truth import Truth, ViolationError
 
 from tidelog_broker.core.replication import effects as fx
@@ -60,6 +61,8 @@ class Checks:
         self.deletions = {key: Deletions(truth, world.scenario, world.clock) for key, truth in self.truths.items()}
         config = world.topic.config
         for key, truth in self.truths.items():
+            if world.scenario.in_memory:
+                truth.losses = Losses(truth)
             if world.scenario.deduplicates:
                 truth.contents = LoggedContents(
                     records_max=config.deduplicate_records,
@@ -165,7 +168,7 @@ class Checks:
             self.deletions[copy.key].lost(node)
         else:
             self.deletions[copy.key].remembers(copy)
-        if not (self._bad(node) or self._world.faults.lied):
+        if not (self._bad(node) or self._world.faults.lied or truth.losses is not None):
             truth.keeps_what_it_accepted(node, copy.view.copy_position, deleted=copy.replica.state.log_start)
         always = truth.flush_of(epoch) == pb.ALWAYS
         if always and not self._bad(node) and copy.limbo() is None:
@@ -345,6 +348,12 @@ class Checks:
     def says_deleted(self, copy: Copy, log_start: int) -> None:
         """A node reports that records before an offset are deleted (I10)."""
         self.deletions[copy.key].tells(copy.name, log_start)
+
+    def says_lost(self, copy: Copy, position: int, resume: int) -> None:
+        """A node reports to a reader that the records from its position on are lost (M1, M3)."""
+        losses = self.truth_of(copy).losses
+        assert losses is not None
+        losses.told(copy.name, position, resume)
 
     def deleted(self, copy: Copy, offset: int) -> None:
         """A node answers that records below an offset are deleted for good."""

@@ -284,21 +284,31 @@ class Consumer:
         copy = process.partitions.get(self.key)
         if copy is None:
             return
-        truth = self._world.checks.truth_of(copy)
+        truth, position = self._world.checks.truth_of(copy), self.position
 
         def read(found: Sequence[memoryview] | None, error: BaseException | None) -> None:
-            self._read(copy, truth, asked, found or (), error)
+            self._read(copy, truth, asked, found or (), error, position=position)
 
-        process.spawn(copy.read(self.position), read)
+        process.spawn(copy.read(position), read)
 
     def _read(
-        self, copy: Copy, truth: Truth, asked: int, found: Sequence[memoryview], error: BaseException | None
+        self,
+        copy: Copy,
+        truth: Truth,
+        asked: int,
+        found: Sequence[memoryview],
+        error: BaseException | None,
+        *,
+        position: int,
     ) -> None:
         """A node has read, or returns an error; its content may differ from the decided one."""
         log_start = 0
         if isinstance(error, ProtocolError) and error.code == pb.OFFSET_OUT_OF_RANGE:
             log_start = error.log_start_offset
-            self._world.checks.says_deleted(copy, log_start)
+            if self._world.scenario.in_memory:
+                self._world.checks.says_lost(copy, position, log_start)
+            else:
+                self._world.checks.says_deleted(copy, log_start)
         batches: list[bytes] = []
         for data in map(bytes, found):
             if not is_sound(data):

@@ -116,7 +116,7 @@ class Copy:
         await self.partition.access.ensure_readable()
         await self.partition.access.ensure_given_out(waits_at)
         await self.partition.access.confirm_owner()
-        return self.partition.state.high_watermark
+        return self.partition.state.latest
 
     # ------------------------------------------------------------------------------------------ operations
 

@@ -61,7 +61,7 @@ def unequal(world: World, key: PartitionKey) -> str | None:
             return f"{describe(copy)}, {owner.name} is at {end}"
         if copy.partition.compaction.is_behind:
             return f"{describe(copy)} has not been compacted as decided"
-        if copy.log.start_offset > copy.replica.state.log_start:
+        if copy.log.start_offset > max(copy.replica.state.log_start, copy.replica.backfill.lost_below):
             return f"{describe(copy)} lacks the records before {copy.log.start_offset}"
     if world.scenario.scrubs and (rotten := [copy.name for copy in members if _rots(copy)]):
         return f"{rotten} have bit rot in epochs that have ended"
@@ -200,12 +200,15 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
     at: dict[int, int] = {}
     digests: dict[int, int] = {}
     stamp_us = 0
-    start_offset = offset = _beginning(world, key, log) if world.scenario.deletes else 0
+    begins_late = world.scenario.deletes or world.scenario.in_memory
+    start_offset = offset = _beginning(world, key, log) if begins_late else 0
     for data in log:
         header = unpack_header(data)
         if header.base_offset != offset:
             raise ViolationError("I2", f"the log has {header.base_offset} where {offset} comes next")
         offset = header.end_offset
+        if not header.record_count:
+            continue
         if header.append_timestamp_us < stamp_us:
             raise ViolationError("I19", f"the time goes back to {header.append_timestamp_us} at {header.base_offset}")
         stamp_us = header.append_timestamp_us
@@ -225,6 +228,8 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
         if publish.key != key or publish.acks == pb.ONE or publish.base_offset in range(start_offset):
             continue
         place = at.get(publish.payload)
+        if truth.losses is not None and truth.losses.is_lost(publish.base_offset):
+            continue
         if publish.outcome == "stored" and place != publish.base_offset and not forks.was_cut(truth, publish):
             raise ViolationError("I6", f"{publish} was acknowledged, the log has it at {place}")
         if publish.outcome == "not written" and place is not None and publish.payload not in overruled:
@@ -235,5 +240,7 @@ def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: lis
     for consumer in world.consumers:
         if consumer.key == key:
             for _, base_offset, digest, _ in consumer.seen.batches:
+                if truth.losses is not None and truth.losses.is_lost(base_offset):
+                    continue
                 if base_offset >= start_offset and digests.get(base_offset) != digest:
                     raise ViolationError("I10", f"a consumer was given something else at {base_offset}")

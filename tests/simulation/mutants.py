@@ -19,6 +19,7 @@ from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
 from tests.simulation import mutations_index as index
 from tests.simulation import mutations_log as log
+from tests.simulation import mutations_memory as memory
 from tests.simulation import mutations_producers as producers
 from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_retention as retention
@@ -30,6 +31,7 @@ from tests.simulation.scenario import (
     COMPACTED_AND_DELETED,
     DEDUPLICATED,
     DELETED_AND_LOST,
+    IN_MEMORY,
     INDEXED,
     KEYED_REQUESTS,
     RESTARTED_OWNER,
@@ -59,7 +61,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = (driver, shell, disk, recovery, retention, index, compaction, scrub, content, producers)
+        shells = (driver, shell, disk, recovery, retention, index, compaction, scrub, content, producers, memory)
         return self.replacements.__module__ not in {one.__name__ for one in shells}
 
 
@@ -251,11 +253,29 @@ KEYS = [
 ]
 """Of requests with an idempotency key."""
 
+MEMORY = [
+    Mutant("a ceiling that is not stored", memory.ceiling_not_stored, mixture=IN_MEMORY),
+    Mutant("a ceiling that is raised once", memory.ceiling_raised_once, mixture=IN_MEMORY),
+    Mutant("a ceiling that is not reported", memory.ceiling_not_reported, mixture=IN_MEMORY),
+    Mutant("the lowest ceiling", memory.lowest_ceiling, mixture=IN_MEMORY),
+    Mutant("a lost copy taken for a short log", memory.lost_copy_is_short_log, mixture=IN_MEMORY),
+    Mutant("a lost copy whole with the first fetch", memory.acknowledged_in_doubt, mixture=IN_MEMORY, first_seed=68),
+    Mutant("absent replicas not waited for", memory.absent_replicas_not_waited_for, mixture=IN_MEMORY),
+    Mutant("a decision without the lost records", memory.ceilings_ignored, mixture=IN_MEMORY),
+    Mutant("lost records forgotten by the next decision", memory.loss_not_carried, mixture=IN_MEMORY, first_seed=45),
+    Mutant("offsets of lost records given out", memory.offsets_not_filled, mixture=IN_MEMORY),
+    Mutant("lost records skipped silently", memory.losses_skipped_silently, mixture=IN_MEMORY),
+    Mutant("reads across lost records", memory.reads_run_into_losses, mixture=IN_MEMORY),
+    Mutant("a log that is lost everywhere waited for", memory.lost_log_waited_for, mixture=IN_MEMORY),
+    Mutant("a missing epoch taken for lost", memory.missing_is_lost, mixture=IN_MEMORY),
+]
+"""Of losses of records in memory."""
+
 MUTANTS = {
     mutant.name: mutant
     for part in (
         *(LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES, KEYS),
-        SHARED,
+        *(SHARED, MEMORY),
     )
     for mutant in part
 }

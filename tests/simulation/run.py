@@ -29,6 +29,7 @@ from tests.simulation.truth import ViolationError
 from tests.simulation.watching import watched
 from tests.simulation.world import World
 
+from tidelog_broker.core.replication import fence
 from tidelog_broker.partition import producer_snapshots
 from tidelog_broker.storage.node import journal, typed_journal
 from tidelog_broker.storage.segment import reading
@@ -36,6 +37,7 @@ from tidelog_broker.storage.segment import reading
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 700
 SNAPSHOT_BATCHES = 5
+CEILING_STEP_MIN, CEILING_STEP_MAX = 4, 20
 SILENT = (
     "partition.deduplication",
     "partition.pipeline",
@@ -70,6 +72,8 @@ class Result:
     epochs: int
     recoveries: int
     """How many were decided without a quorum."""
+    losses: int = 0
+    """How many decisions report lost records."""
     trace: str = ""
     mixture: str | None = None
     """The mixture that was run instead of the seed's own."""
@@ -94,6 +98,8 @@ def small_and_repeatable(seed: int) -> Iterator[None]:
         patch.object(reading, "MAPPED_BYTES_MIN", 1),
         patch.object(reading, "MAPPED_BATCH_BYTES_MIN", 1),
         patch.object(secrets, "randbits", random.getrandbits),
+        patch.object(fence, "CEILING_STEP_MIN", CEILING_STEP_MIN),
+        patch.object(fence, "CEILING_STEP_MAX", CEILING_STEP_MAX),
     ):
         for name in SILENT:
             stack.enter_context(patch.object(import_module(f"tidelog_broker.{name}"), "log", _silent()))
@@ -121,6 +127,7 @@ def run_seed(seed: int, *, trace: int = TRACE_SHOWN, mixture: str | None = None)
         world.history.acked(),
         sum(len(forks.newest(truth).chosen) for truth in world.checks.truths.values()),
         sum(len(list(forks.past(forks.newest(truth)))) for truth in world.checks.truths.values()),
+        sum(bool(one.value.lost_until) for truth in world.checks.truths.values() for one in truth.chosen.values()),
         "\n".join(show(event) for event in world.clock.trace(trace)) if invariant else "",
         mixture,
     )

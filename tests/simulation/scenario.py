@@ -27,6 +27,10 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
 
 FURTHER_MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "deleted and lost": ("lost directory", "lost directory", "reset"),
+    "memory": (
+        *("kill", "kill", "kill", "crash in write", "isolate", "halves", "one way", "pause"),
+        *("roll over", "old messages", "loss", "everybody down", "reset"),
+    ),
 }
 """Such as only come when they are asked for."""
 
@@ -72,6 +76,9 @@ RETENTION: Final = "retention"
 
 DELETED_AND_LOST: Final = "deleted and lost"
 """A mixture of a few kinds of faults in which the owner deletes old records, and others lose newer ones."""
+
+IN_MEMORY: Final = "memory"
+"""A mixture in which records are in memory, so that each end of a process loses the copies of its node."""
 
 COMPACTS: Final = 0.1
 """In how many of the worlds the topic is compacted."""
@@ -170,6 +177,16 @@ class Scenario:
     """Nodes scrub sealed epochs, which get bit rot."""
 
     @property
+    def in_memory(self) -> bool:
+        """Whether records are in memory."""
+        return self.mixture == IN_MEMORY
+
+    @property
+    def engine(self) -> str:
+        """Engine of the topic, as in `pb.EpochDescriptor`."""
+        return "memory" if self.in_memory else ""
+
+    @property
     def is_keyed(self) -> bool:
         """Whether records have keys."""
         return self.compacts or self.indexed
@@ -222,7 +239,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         partitions=random.choice(MANY if mixture == "reboot cut short" else FEW) if not alone else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=unsynced if random.random() < 0.25 or loses_unsynced else pb.ALWAYS,
+        flush=_flush(mixture, unsynced, random, loses_unsynced=loses_unsynced),
         producers=random.choice([1, 2, 2]) if mixture != SHARED_IDS else 2 + seed % 2,
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),
@@ -236,7 +253,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         + (UNSAFE_MS if mixture == UNSAFE else 0),
         fault_gap_ms=random.choice([40, 80, 150, 300]) if not scripted else 40,
         bad_machines=min(ack_quorum - 1, factor - ack_quorum)
-        if mixture not in {LIGHTS_OUT, UNSAFE} and not changes
+        if mixture not in {LIGHTS_OUT, UNSAFE, IN_MEMORY} and not changes
         else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
@@ -249,3 +266,9 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         scrubs=mixture == SCRUBBED or (not mixture and Random(f"scrubbed {seed}").random() < SCRUBS),
         indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),
     )
+
+
+def _flush(mixture: str, unsynced: pb.Flush, random: Random, *, loses_unsynced: bool) -> pb.Flush:
+    if mixture == IN_MEMORY:
+        return pb.NEVER
+    return unsynced if random.random() < 0.25 or loses_unsynced else pb.ALWAYS

@@ -92,6 +92,9 @@ class SmallLog:
     def log_start(self) -> int:
         return 0
 
+    def is_volatile(self, epoch: int) -> bool:
+        return False
+
     def epoch_without_producers(self) -> int | None:
         return None
 

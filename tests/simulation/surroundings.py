@@ -26,6 +26,7 @@ class Wishes(NamedTuple):
     copies: int
     ack_quorum: int
     flush: pb.Flush
+    engine: str = ""
 
 
 class Seen(NamedTuple):
@@ -111,7 +112,7 @@ class Neighbours:
         """Return a plan with the quorum and the flush that are wanted now for these nodes."""
         wishes, count = self._wishes(), len(nodes)
         quorum = wishes.ack_quorum if count == wishes.copies else count // 2 + 1
-        return Plan(owner, nodes, quorum, wishes.flush)
+        return Plan(owner, nodes, quorum, wishes.flush, engine=wishes.engine)
 
     def placement(self, key: PartitionKey, active: pb.EpochDescriptor, *, keep: bool) -> tuple[str, ...]:
         """Return nodes for the next epoch, the living first; `keep`: those that hold it already before others."""

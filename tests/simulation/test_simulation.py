@@ -10,6 +10,7 @@ from tests.simulation.scenario import (
     COMPACTION,
     DEDUPLICATED,
     DELETED_AND_LOST,
+    IN_MEMORY,
     INDEXED,
     KEYED_REQUESTS,
     RETENTION,
@@ -27,6 +28,7 @@ RECOVERY_SEEDS = 30
 DEDUPLICATED_SEEDS = 40
 KEYED_SEEDS = 30
 SHARED_SEEDS = 24
+MEMORY_SEEDS = 100
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,18 @@ def test_every_invariant_holds_after_recoveries_without_a_quorum(first: int) -> 
         assert not result.invariant, report(result)
         recoveries += result.recoveries
     assert recoveries >= 5, "where all have a quorum, nothing is recovered without one"
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, MEMORY_SEEDS, 20))]
+)
+def test_every_invariant_holds_with_records_in_memory(first: int) -> None:
+    losses = 0
+    for seed in range(first, first + 20):
+        result = run_seed(seed, mixture=IN_MEMORY)
+        assert not result.invariant, report(result)
+        losses += result.losses
+    assert losses >= 5, "where nothing is lost, the rules of losses are not checked"
 
 
 def test_a_seed_gives_the_same_events_twice() -> None:

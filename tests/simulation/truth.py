@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tests.simulation.contents import LoggedContents
 from tests.simulation.forks import Fork, part
 from tests.simulation.history import Publish, PublishReply
+from tests.simulation.losses import Losses
 from tests.simulation.payload import keyed_records, payload_of
 
 from tidelog_broker.core.replication import effects as fx
@@ -76,6 +77,8 @@ class Truth:
         """State of the partition after an operator's decision, by that decision; see `forks`."""
         self.fork: Fork | None = None
         """Where this truth begins, if it comes of one."""
+        self.losses: Losses | None = None
+        """Set if records are in memory."""
         self.contents: LoggedContents | None = None
         """Contents of records, if the topic drops duplicates."""
         self.deleted: dict[int, int] = {}
@@ -175,6 +178,8 @@ class Truth:
         """Remember what batches carry."""
         for batch in batches:
             header = unpack_header(batch)
+            if not header.record_count:
+                continue
             self.by_digest[header.epoch, header.base_offset] = payload_of(batch, header.record_count)
             if self.contents is not None:
                 self.contents.wrote(header, batch)
@@ -236,7 +241,8 @@ class Truth:
         acceptors = self.acceptors[entry.epoch, ballot]
         if node not in descriptor.placement:
             return
-        if self.durable.get((node, entry.epoch), self.start_of(entry.epoch)) >= value.end_offset:
+        held = self.durable.get((node, entry.epoch), self.start_of(entry.epoch))
+        if held >= value.end_offset or self.losses is not None:  # The log of a decided value may be lost everywhere.
             acceptors.add(node)
         if value.unsafe:
             if ballot.node_id in acceptors.intersection(self.named) or len(acceptors) >= descriptor.ack_quorum:
@@ -269,9 +275,14 @@ class Truth:
             self.require(known.raw == raw, "I5", f"two decisions about epoch {epoch}: {known.value} and {value}")
             return
         committed = self.committed.get(epoch, 0)
-        self.require(
-            value.end_offset >= committed, "I6", f"epoch {epoch} ends at {value.end_offset}, {committed} was committed"
-        )
+        if self.losses is not None:
+            self.losses.decided(value)
+        else:
+            self.require(
+                value.end_offset >= committed,
+                "I6",
+                f"epoch {epoch} ends at {value.end_offset}, {committed} was committed",
+            )
         self.chosen[epoch] = Chosen(value, raw)
         for compaction in value.compactions:
             self.compacted[compaction.epoch].add(compaction.end_digest)
@@ -332,7 +343,8 @@ class Truth:
         self._not_lower(where, ballot)
         value = pb.EpochDecision.FromString(self.proposals[reply.epoch, ballot])
         held = self.ever.get(where, self.start_of(reply.epoch))
-        self.require(held >= value.end_offset, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
+        is_held = held >= value.end_offset or self.losses is not None
+        self.require(is_held, "I7", f"{node} accepts an end at {value.end_offset}, it holds {held}")
 
     def keeps_what_it_accepted(self, node: str, copy: Callable[[int], tuple[int, int] | None], *, deleted: int) -> None:
         """A node has started again: where its accept decided an end, it has the epoch through that (I7).
@@ -428,6 +440,8 @@ class Truth:
                 offset = header.end_offset
             if chosen is None:
                 break
+            if self.losses is not None:
+                offset = min(offset, end)  # The records from there on are lost.
             self.require(offset == end, "I2", f"epoch {epoch} ends at {end}, inside a batch")
             epoch += 1
         self.position = (epoch, offset)
@@ -435,6 +449,8 @@ class Truth:
     def _committed(self, header: BatchHeader) -> None:
         if self.contents is not None:
             self.contents.committed(header)
+        if self.losses is not None:
+            self.losses.committed(header)
         producer = header.producer_id
         if producer == 0:
             return
@@ -508,6 +524,8 @@ class Truth:
 
     def delivered(self, header: BatchHeader, data: bytes) -> None:
         """A consumer was given a batch (I10); of one that was cut down, each record must be where it was written."""
+        if self.losses is not None:
+            self.require(header.record_count > 0, "M3", f"a reader skips lost records at {header.base_offset} silently")
         if header.flags & Flags.DERIVED:
             for record in keyed_records(data):
                 written = self.payload_at(header.epoch, record.offset)

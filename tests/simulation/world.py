@@ -108,7 +108,7 @@ class World:
         self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
         self.drawn = {key: Drawn(random, key[1]) for key in self.genesis}
         """Published contents, if the topic drops duplicates."""
-        self.wishes = Wishes(scenario.replication_factor, scenario.ack_quorum, scenario.flush)
+        self.wishes = Wishes(scenario.replication_factor, scenario.ack_quorum, scenario.flush, scenario.engine)
         self.copies: dict[ReplicaLog, Copy] = {}
         """Of all processes that there ever were."""
         self.checks = Checks(self)
@@ -135,6 +135,7 @@ class World:
             ack_quorum=quorum,
             start_offset=0,
             flush=self.scenario.flush,
+            engine=self.scenario.engine,
         )
 
     # ----------------------------------------------------------------------------------------- nodes
@@ -226,7 +227,8 @@ class World:
         for key in self.genesis:
             for _ in range(self.scenario.producers):
                 number += 1
-                idempotent = random.random() < 0.8
+                # A producer with an id would have to begin a new producer epoch after a loss of its records.
+                idempotent = random.random() < 0.8 and not self.scenario.in_memory
                 acks = random.choice([pb.QUORUM] * 6 + [pb.ALL]) if idempotent else random.choice([pb.QUORUM, pb.ONE])
                 self.producers.append(Producer(self, key, number, idempotent=idempotent, acks=acks))
             self.consumers += [Consumer(self, key) for _ in range(self.scenario.consumers)]

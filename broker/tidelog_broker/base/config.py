@@ -345,6 +345,12 @@ class NodeSettings(BaseModel):
         description="Approximate maximum memory for the key and tag indexes of growing segments; beyond it, "
         "records that are not indexed are scanned until the segment is full.",
     )
+    memory_engine_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="Maximum bytes of the records of topics with `engine` = memory; one topic gets at most half. "
+        "Beyond it, records are refused with a retryable error.",
+    )
     deduplication_bytes: int = Field(
         256 * MIB,
         ge=MIB,

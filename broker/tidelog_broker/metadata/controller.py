@@ -29,6 +29,7 @@ from tidelog_broker.core.topics import (
 from tidelog_broker.core.unknown_fields import refuse_unknown_fields
 from tidelog_broker.metadata.features import FeatureGate
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
@@ -66,6 +67,7 @@ class Controller:
         partitions_max: int,
         quotas: TopicQuotas,
         features: FeatureGate,
+        engines: TopicEngines,
     ) -> None:
         self._meta_log = meta_log
         self._topics = topics
@@ -76,6 +78,7 @@ class Controller:
         self._partitions_max = partitions_max
         self._quotas = quotas
         self._features = features
+        self._engines = engines
         self._changing = asyncio.Lock()
 
     # --- topics ----------------------------------------------------------------------------------------
@@ -89,6 +92,7 @@ class Controller:
         check_topic_name(request.name)
         refuse_unknown_fields(request)
         config = complete_config(request.config, copies_default=self._usual_copies(), copies_max=self._copies_max)
+        self._engines.check(config)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             if self._topics.exists(request.name):
@@ -110,6 +114,7 @@ class Controller:
             epoch = await self._ready_for(change.name)
             current = self._topics.named(change.name)
             record = altered(current, change, copies_max=self._copies_max)
+            self._engines.check_change(current.config, record.config)
             first = current.config.partitions
             self._refuse_too_many(record.config.partitions - first)
             self._quotas.check(record.creator, caller, topics=0, partitions=record.config.partitions - first)

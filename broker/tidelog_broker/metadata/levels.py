@@ -42,6 +42,7 @@ def _level(number: int, since: str, *features: str) -> Level:
 LEVELS: Final = (
     _level(1, "0.1.0"),
     _level(2, "0.2.0", USERS, GROUP_QUOTAS, IMPERSONATE, LEVELS_KNOWN),
+    _level(3, "0.3.0"),
 )
 """Ascending. docs/upgrading.md has the same table."""
 

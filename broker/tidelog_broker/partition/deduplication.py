@@ -157,7 +157,7 @@ class Deduplication:
         history = ContentHistory(
             self._state.log,
             hasher,
-            log_start=self._state.log_start,
+            log_start=self._state.held_from,
             end=owner.next_offset,
             records_max=records_max,
             oldest_us=self._now_us(owner) - age_us if age_us else None,

@@ -45,7 +45,7 @@ class FilteredReader:
         Raises:
             ProtocolError: as `PartitionReader.read_log`.
         """
-        end = self._state.readable_end
+        end = self._state.readable_until(offset)
         if offset >= end:
             return ReadResult([], offset)
         hot = self._reader.read_hot(offset, HOT_BYTES)
@@ -75,7 +75,8 @@ class FilteredReader:
                 break
             limit = looked.from_offset
         history = self._state.replica.backfill
-        if history.incomplete and (found is None or found.from_offset < history.complete_from):
+        awaited_below = history.awaited_below if history.incomplete else 0
+        if awaited_below and (found is None or found.from_offset < awaited_below):
             raise self._state.missing_here_error(
                 self._state.log_start
             )  # A newer match may be among the records that are being fetched.

@@ -81,7 +81,7 @@ class Partition:
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.deduplication = Deduplication(
-            self.state, driver, tools=tools, io_key=io_key, check_offset=self.reader.check_offset
+            self.state, driver, tools=tools, io_key=io_key, check_offset=self.reader.check_held
         )
         self._screen()
         self.deletion = RecordDeletion(self.state, self.changes, driver, self.access)
@@ -220,6 +220,15 @@ class Partition:
         self.changes.wake()
 
     def _log_data_loss(self, news: EpochDecided) -> None:
+        if news.lost_until:
+            log.warning(
+                "DATA_LOSS: %s: replicas that had records only in memory restarted; epoch %d ends at offset %d, like "
+                "the longest copy; records from there to offset %d are lost, if there were any",
+                self.name,
+                news.epoch,
+                news.end_offset,
+                news.lost_until,
+            )
         if news.unsafe:
             log.warning(
                 "DATA_LOSS: %s: an operator ended epoch %d at offset %d without a quorum; acknowledged records "
@@ -229,12 +238,15 @@ class Partition:
                 news.end_offset,
             )
         elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node has logged it at its start.
+            ended = self.replica.state.chain.descriptor(news.epoch)
+            if self.driver.view.is_volatile(news.epoch):
+                return  # Each lost copy has reported up to which offset it had acknowledged records.
             log.warning(
                 "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
                 "the longest copy; records acknowledged shortly before may be lost",
                 self.name,
                 news.epoch,
-                pb.Flush.Name(self.replica.state.chain.descriptor(news.epoch).flush).lower(),
+                pb.Flush.Name(ended.flush).lower(),
                 news.end_offset,
             )
 

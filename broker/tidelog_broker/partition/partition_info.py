@@ -14,7 +14,7 @@ def describe_partition(state: PartitionState) -> pb.PartitionInfo:
         owner=active.owner,
         epoch=active.epoch,
         placement=active.placement,
-        log_start_offset=state.log_start,
+        log_start_offset=state.earliest,
         high_watermark=_end_offset(state),
         size_bytes=state.log.size_bytes,
         state=state.summary,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.placement.planning import replication_settings
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
 from tidelog_broker.partition.closed_partitions import ClosedPartitions
 from tidelog_broker.partition.partition import Partition
@@ -205,6 +206,8 @@ class Partitions:
         if first is not None:
             genesis.CopyFrom(first)
         genesis.flush = genesis.flush or record.config.flush
+        if first is None:
+            genesis.engine = replication_settings(record.config).engine
         return genesis
 
     def _count_topics(self) -> None:

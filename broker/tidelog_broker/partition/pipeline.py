@@ -234,9 +234,10 @@ class Pipeline:
         if self._log.has_space(owner.epoch, needed_bytes):
             self._append(owner, publishes)
             return
+        engine = self._state.engine
         self._workers.start(
             self._io_key,
-            lambda: self._log.make_space(owner.epoch, owner.next_offset, needed_bytes),
+            lambda: self._log.make_space(owner.epoch, owner.next_offset, needed_bytes, engine=engine),
             lambda rolled, error: self._made_space(owner, publishes, error, rolled=bool(rolled)),
         )
 

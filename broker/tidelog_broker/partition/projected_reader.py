@@ -39,7 +39,7 @@ class ProjectedReader:
         Raises:
             ProtocolError: as `PartitionReader.read_log`.
         """
-        end = self._state.readable_end
+        end = self._state.readable_until(offset)
         if offset >= end:
             return ReadResult([], offset)
         hot = self._reader.read_hot(offset, bytes_max)

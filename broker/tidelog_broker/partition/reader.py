@@ -38,10 +38,21 @@ class PartitionReader:
         self._io_key = io_key
 
     def check_offset(self, offset: int) -> None:
-        """Refuse an offset that is deleted, missing in this copy, or, at a single copy, beyond the end.
+        """Refuse an offset whose record is deleted, lost, missing in this copy, or, at a single copy, beyond the end.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds, NOT_OWNER, EPOCH_CHANGING while it is being fetched.
+            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds, or where to continue if the record is lost; NOT_OWNER,
+                EPOCH_CHANGING while it is being fetched.
+        """
+        if not self.is_deleted(offset) and self._state.resume_offset(offset) > offset:
+            raise self._state.lost_error(offset)
+        self.check_held(offset)
+
+    def check_held(self, offset: int) -> None:
+        """Check an offset as `check_offset` does, but accept the offsets of lost records.
+
+        Raises:
+            ProtocolError: as `check_offset`.
         """
         owner = self._replica.state.owner
         end = (owner.next_offset if owner is not None else self._state.high_watermark) if self._state.is_alone else None
@@ -64,7 +75,7 @@ class PartitionReader:
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
         """Return committed batches from memory; None if `offset` is before the ring."""
-        end = self._state.readable_end
+        end = self._state.readable_until(offset)
         if offset >= end:
             return []
         found = self._ring.read(offset, bytes_max, records_max)
@@ -87,7 +98,7 @@ class PartitionReader:
         return await self._read(offset, bytes_max, to_send=is_prompt)
 
     async def _read(self, offset: int, bytes_max: int, *, to_send: bool) -> FoundBatches:
-        limit = self._state.readable_end
+        limit = self._state.readable_until(offset)
         if offset >= limit:
             return FoundBatches([], [], offset)
         read = self._log.reader.read
@@ -105,9 +116,8 @@ class PartitionReader:
             found = await self._workers.call(
                 self._io_key, _first_record, self._log.reader, timestamp_us, start_offset, limit
             )
-        if self._replica.backfill.incomplete and (
-            found.batch_offset is None or found.batch_offset <= self._replica.backfill.complete_from
-        ):
+        awaited_below = self._replica.backfill.awaited_below if self._replica.backfill.incomplete else 0
+        if awaited_below and (found.batch_offset is None or found.batch_offset <= awaited_below):
             raise self._state.missing_here_error(self._state.log_start)  # An earlier record may be the first match.
         return found.record
 

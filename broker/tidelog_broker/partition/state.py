@@ -59,6 +59,11 @@ class PartitionState:
         return self._known.active.epoch
 
     @property
+    def engine(self) -> str:
+        """The engine that stores the active epoch."""
+        return self._driver.view.engine(self.epoch)
+
+    @property
     def owner_id(self) -> str:
         """The owner of the active epoch, as known to this node."""
         return self._known.active.owner
@@ -129,6 +134,42 @@ class PartitionState:
         whole_alone = self.is_alone and self.is_whole
         return max(self.log.start_offset if whole_alone else self._known.log_start, self._known.deleted_below)
 
+    def resume_offset(self, offset: int) -> int:
+        """Return where a reader continues if the record at `offset` was lost by engines; `offset` if it was not."""
+        lost, history = self._known.chain.lost, self.replica.backfill
+        if not lost and not history.incomplete:
+            return offset
+        if offset < history.lost_below and not self.log.start_offset <= offset < self.log.end_offset:
+            offset = history.lost_below
+        for one in lost:
+            if one.start <= offset < one.end:
+                offset = one.end
+        return offset
+
+    def readable_until(self, offset: int) -> int:
+        """Return where a read from `offset` ends at the latest: at the readable end, or before lost records."""
+        end = self.readable_end
+        for one in self._known.chain.lost:
+            if offset < one.end:
+                return min(end, max(offset, one.start))
+        return end
+
+    @property
+    def latest(self) -> int:
+        """The offset of the next record: the high watermark, unless records are lost there."""
+        return self.resume_offset(self.high_watermark)
+
+    @property
+    def held_from(self) -> int:
+        """The first offset that any node may have."""
+        return max(self.log_start, self.replica.backfill.lost_below)
+
+    @property
+    def earliest(self) -> int:
+        """The first offset that can be read: the log start, unless its records are lost."""
+        start = self.log_start
+        return max(start, min(self.resume_offset(start), self.high_watermark))
+
     @property
     def is_whole(self) -> bool:
         """Whether no older epoch has to be fetched from another node."""
@@ -148,12 +189,16 @@ class PartitionState:
         """Return whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
 
         An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
-        have its offsets now. None: the epoch is not known.
+        have its offsets now. A reader may continue behind records that the epoch has lost. None: the epoch is not
+        known.
         """
         chain, active = self._known.chain, self._known.active
         if record_epoch is None or record_epoch == active.epoch or record_epoch < chain.genesis.epoch:
             return False
-        return record_epoch > active.epoch or offset > chain.decision(record_epoch).end_offset
+        if record_epoch > active.epoch:
+            return True
+        decision = chain.decision(record_epoch)
+        return offset > decision.end_offset and not 0 < decision.lost_until <= offset
 
     # --- refusals ----------------------------------------------------------------------------------------
 
@@ -260,7 +305,7 @@ class PartitionState:
 
     def out_of_range(self, offset: int, record_epoch: int | None = None) -> ProtocolError:
         """Return the error, with the bounds, for an offset that is deleted, beyond the end, or truncated."""
-        what = f"offset {offset} is out of range; offsets {self.log_start} to {self.high_watermark} can be requested"
+        what = f"offset {offset} is out of range; offsets {self.earliest} to {self.high_watermark} can be requested"
         if self.was_cut(offset, record_epoch):
             what = (
                 f"offset {offset} is after the end of its epoch {record_epoch}: the log was truncated there, "
@@ -269,8 +314,19 @@ class PartitionState:
         return ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
             f"{self.name}: {what}",
-            log_start_offset=self.log_start,
+            log_start_offset=self.earliest,
             high_watermark=self.high_watermark,
+        )
+
+    def lost_error(self, offset: int) -> ProtocolError:
+        """Return the error for a record that was lost: the bounds, and where a reader continues."""
+        resume = self.resume_offset(offset)
+        return ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            f"{self.name}: DATA_LOSS: the records from offset {offset} to {resume} were in an engine that loses "
+            f"them in a restart, and too many nodes have restarted; continue at offset {resume}",
+            log_start_offset=resume,
+            high_watermark=max(resume, self.high_watermark),
         )
 
     @contextmanager

@@ -213,5 +213,5 @@ def _by_turns(some: Iterable[_Move], others: Iterable[_Move]) -> Iterator[_Move]
 
 def _moves_copies(active: pb.EpochDescriptor, plan: Plan) -> bool:
     """Return whether a plan changes more than the owner."""
-    copies = (set(active.placement), active.ack_quorum, active.flush or plan.flush)
-    return copies != (set(plan.placement), plan.ack_quorum, plan.flush)
+    copies = (set(active.placement), active.ack_quorum, active.flush or plan.flush, active.engine)
+    return copies != (set(plan.placement), plan.ack_quorum, plan.flush, plan.engine)

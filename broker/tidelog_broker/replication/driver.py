@@ -493,7 +493,8 @@ class ReplicaDriver:
             self.pump()
 
     def _rebuild(self, effect: RebuildProducers) -> None:
-        log_start = self.replica.state.log_start
+        # An owner whose previous epochs are lost on every node begins without their producers.
+        log_start = max(self.replica.state.log_start, self.replica.backfill.lost_below)
 
         def done(
             found: tuple[ProducerTable | None, int, LaterSnapshot | None] | None, error: BaseException | None

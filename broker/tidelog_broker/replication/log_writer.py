@@ -88,7 +88,7 @@ def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
             store.repair.append_repair(first.epoch, batches)
             return True
         if active is None:
-            active = store.start_epoch(first.epoch, first.start_offset)
+            active = store.start_epoch(first.epoch, first.start_offset, engine=view.engine(first.epoch))
         needed_bytes = padded_bytes(group)
         if not active.has_room(needed_bytes):
             store.ensure_space(needed_bytes)
@@ -173,6 +173,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
             *end,
             start_digest=effect.start_digest,
             or_digests=view.decided_digests(effect.epoch) if view.epoch_end(effect.epoch) is None else (),
+            engine=view.engine(effect.epoch),
         )
     except DiskFullError:
         return False

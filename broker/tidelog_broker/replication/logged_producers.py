@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import LaterSnapshot
+from tidelog_broker.core.replication.lost_offsets import is_filling
 from tidelog_broker.core.replication.producers import ProducerTable, known_from
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -221,6 +222,8 @@ class LoggedProducers:
         store = self.store
         known = self._snapshot_at_most(offset)
         if known is None:
+            if offset <= log_start and store.end_offset < offset:
+                return ProducerTable(known_from=offset), None  # Everything before is deleted.
             if store.start_offset > log_start or not store.epochs:
                 return None, None
             begin = store.start_offset
@@ -229,7 +232,8 @@ class LoggedProducers:
         for header in headers:
             if header.end_offset > offset:
                 break
-            if header.flags & Flags.DERIVED:  # A derived batch has no producers, and its time is rounded up.
+            # A batch that compaction has left has no producers, and its time is rounded up.
+            if header.flags & Flags.DERIVED and not is_filling(header):
                 last_append_us = table.last_append_timestamp_us
                 table = ProducerTable(known_from=header.end_offset)  # The state known so far may be outdated.
                 table.last_append_timestamp_us = last_append_us

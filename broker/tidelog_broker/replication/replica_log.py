@@ -16,6 +16,7 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import Doubt, syncs_appends
 from tidelog_broker.replication.logged_producers import LoggedProducers
+from tidelog_broker.storage.engine.store import SEGMENT
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -94,6 +95,10 @@ class ReplicaLog:
         """Return whether an append to an epoch is acknowledged only after a sync."""
         return syncs_appends(self._chain.descriptor(epoch))
 
+    def engine(self, epoch: int) -> str:
+        """Return the name of the engine that stores an epoch."""
+        return self._chain.descriptor(epoch).engine or SEGMENT
+
     def _others_hold(self, epoch: int) -> bool:
         holders = {*self._chain.descriptor(epoch).placement, *self._chain.active.placement}
         return bool(holders - {self._node_id})
@@ -134,7 +139,7 @@ class ReplicaLog:
         if lost == active.epoch and store.limbo is None and self._others_hold(lost):
             try:
                 store.repair.recreate_directory(lost)
-                store.start_epoch(lost, active.start_offset, is_lacking=True)
+                store.start_epoch(lost, active.start_offset, engine=self.engine(lost), is_lacking=True)
             except DiskFullError as error:
                 reason = f"{reason}, and {error.message}"
             else:
@@ -142,8 +147,11 @@ class ReplicaLog:
         self._limbo = reason
 
     def _note_reboot(self) -> None:
-        """Record durably that the machine crashed during an unsynced epoch."""
-        active = self._chain.active.epoch
+        """Record durably that the machine crashed during an unsynced epoch.
+
+        A copy that its engine has lost is short, too, without a record: it is lost at every start.
+        """
+        active, newest = self._chain.active.epoch, self.store.active
         if not self.synced(active):
             if self._rebooted:
                 try:
@@ -152,6 +160,18 @@ class ReplicaLog:
                     log.warning("%s; it is recorded again at the next start", error.message)
                     self.is_reboot_noted = False
             self._short = self._rebooted or self.store.repair.is_marked_short(active)
+        if newest is not None and newest.epoch == active and newest.is_lost:
+            self._short = True
+            log.warning(
+                "%s/%d: the records of epoch %d were in engine %s and are lost on this node; %s",
+                self.store.name.topic,
+                self.store.name.partition,
+                active,
+                newest.engine,
+                "fetching them from the other replicas"
+                if self._others_hold(active)
+                else "DATA_LOSS: no other node has them",
+            )
 
     def resume_partial_copies(self) -> None:
         """Resume the copies beside the log; complete ones that only waited for others are added to it.
@@ -184,6 +204,7 @@ class ReplicaLog:
                 digests[-1],
                 start_digest=known,
                 or_digests=digests[:-1],
+                engine=self.engine(epoch),
             )
         except (NotHeldError, DiskFullError) as error:
             log.warning("%s: %s", self.store.directory.name, error)
@@ -273,12 +294,20 @@ class ReplicaLog:
     def log_start(self) -> int:
         """Return retention's log start; for records that no other node ever stored, the start of this log."""
         epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
-        alone = not any(self._others_hold(epoch) for epoch in epochs)
-        return max(self._log_start, self.store.start_offset) if alone else self._log_start
+        if any(self._others_hold(epoch) for epoch in epochs):
+            return self._log_start
+        newest, active = self.store.active, self._chain.active
+        if newest is not None and newest.is_lost and newest.epoch < active.epoch:
+            return max(self._log_start, active.start_offset)  # The engine of the only copy has lost all of it.
+        return max(self._log_start, self.store.start_offset)
 
     def raise_log_start(self, offset: int) -> None:
         """Raise the log start, because retention has deleted more. A worker may read it concurrently."""
         self._log_start = max(self._log_start, offset)
+
+    def is_volatile(self, epoch: int) -> bool:
+        """Return whether a restart of a replica loses its copy of an epoch, because of the epoch's engine."""
+        return not self.store.survives_restart(self.engine(epoch))
 
     def epoch_without_producers(self) -> int | None:
         """Return the newest epoch at whose end the producer state was incomplete when the log was opened, or None."""

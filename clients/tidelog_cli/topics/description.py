@@ -60,6 +60,7 @@ def settings_text(topic: Topic) -> str:
         *([f"cleanup {topic.cleanup}"] if topic.cleanup != "delete" else []),
         *([f"index {','.join(indexes)}"] if indexes else []),
         *([f"deduplicate {deduplicate_text(topic)}"] if topic.deduplicate_s or topic.deduplicate_records else []),
+        *([f"engine {topic.engine}"] if topic.engine != "segment" else []),
         *(["on hold"] if topic.hold else []),
     ]
     return "  ".join(parts)

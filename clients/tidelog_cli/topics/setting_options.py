@@ -60,6 +60,8 @@ def _option(setting: TopicSetting) -> Any:
     text = setting.help + (f" Examples: {setting.examples}." if setting.examples else "")
     if setting.kind is bool:
         return Annotated[bool | None, typer.Option(f"{names[0]}/--no{names[0][1:]}", help=text)]
+    if setting.others:
+        return Annotated[str | None, typer.Option(*names, metavar="|".join([*setting.choices, "NAME"]), help=text)]
     if setting.kind is str:
         choices: Any = StrEnum("Choices", {choice: choice for choice in setting.choices})  # type: ignore[misc]
         return Annotated[choices | None, typer.Option(*names, help=text)]

@@ -37,7 +37,7 @@ def _optional(names: Iterable[str]) -> dict[str, Any]:
 
 
 def _stored_type(setting: TopicSetting) -> Any:
-    return Literal[tuple(setting.choices)] if setting.kind is str else setting.kind
+    return Literal[tuple(setting.choices)] if setting.choices and not setting.others else setting.kind
 
 
 if TYPE_CHECKING:

@@ -78,11 +78,17 @@ def ends_of(batches: Sequence[Batch]) -> list[Position]:
 
 
 def decision(
-    chain: EpochChain, end: Position, *, owner: str = "b", placement: Sequence[str] = NODES, quorum: int = 2
+    chain: EpochChain,
+    end: Position,
+    *,
+    owner: str = "b",
+    placement: Sequence[str] = NODES,
+    quorum: int = 2,
+    lost_until: int = 0,
 ) -> bytes:
     """Return a decision that continues `chain`."""
     plan = Plan(owner, tuple(placement), quorum)
-    return decision_value(chain.active, end, chain.previous_hash, plan, INCARNATION)
+    return decision_value(chain.active, end, chain.previous_hash, plan, INCARNATION, lost_until=lost_until)
 
 
 def ballot(round_: int, node: str = "c", incarnation: int = INCARNATION) -> pb.Ballot:

@@ -48,6 +48,10 @@ class CandidateBench:
     def active(self) -> pb.EpochDescriptor:
         return self.chain.active
 
+    @property
+    def is_volatile(self) -> bool:
+        return False
+
     def suspects_owner(self, now_ms: int) -> bool:
         return self.missing
 

@@ -122,7 +122,7 @@ def test_unset_fields_get_defaults_and_acknowledged_records_are_synced() -> None
         pb.TopicConfig(segment_bytes=SEGMENT_BYTES_MIN - 1),
         pb.TopicConfig(flush_interval_ms=3_600_000),
         pb.TopicConfig(replication_factor=3),
-        pb.TopicConfig(engine="tape"),
+        pb.TopicConfig(engine="a tape"),
         pb.TopicConfig(retention_ms=RETENTION_MS_MAX + 1),
         pb.TopicConfig(compaction_lag_ms=RETENTION_MS_MAX + 1),
         pb.TopicConfig(tombstone_retention_ms=RETENTION_MS_MAX + 1),

@@ -14,8 +14,11 @@ from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.node.node import Node
+from tidelog_broker.storage.engines.stores import engine_named, engine_names
+from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -147,6 +150,7 @@ def controller(world: World, *, owner: str, placement: str) -> Controller:
         partitions_max=1000,
         quotas=TopicQuotas(Quotas(), topics),
         features=FeatureGate(FEATURES, topics=topics, nodes=world.nodes, security=SecurityRegistry()),
+        engines=TopicEngines(engine_names, lambda name: engine_named(Disk(), name).capabilities),
     )
 
 

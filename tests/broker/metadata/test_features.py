@@ -43,7 +43,7 @@ def topic(*, revision: int = 1, **config: Any) -> pb.TopicRecord:
 def test_each_setting_is_in_the_base_set_or_has_a_feature() -> None:
     assert {name for name, setting in TOPIC_SETTINGS.items() if not setting.feature} == {
         *("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor"),
-        *("ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms"),
+        *("ack_quorum", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms"),
         *("dirty_percent", "index_key", "index_tag", "hold"),
     }, "a new setting needs a feature: nodes of earlier releases ignore it"
     assert {setting.feature for setting in TOPIC_SETTINGS.values() if setting.feature} <= features.FEATURES, (
@@ -60,8 +60,10 @@ def test_each_setting_is_in_the_base_set_or_has_a_feature() -> None:
 
 @pytest.mark.parametrize("name", [name for name, setting in TOPIC_SETTINGS.items() if setting.feature])
 def test_topic_needs_the_feature_of_each_setting(name: str) -> None:
-    assert needed_by(topic(**{name: 9})) == {TOPIC_SETTINGS[name].feature}
+    config: dict[str, Any] = {name: "memory" if TOPIC_SETTINGS[name].kind is str else 9}
+    assert needed_by(topic(**config)) == {TOPIC_SETTINGS[name].feature}
     assert needed_by(topic(retention_ms=5, hold=1)) == frozenset()
+    assert needed_by(topic(engine="segment")) == frozenset(), "topics of all releases name this engine"
 
 
 def test_records_of_users_groups_quotas_and_impersonation_need_features() -> None:

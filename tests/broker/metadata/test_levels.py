@@ -104,7 +104,7 @@ def test_a_level_that_a_registered_node_does_not_support_is_not_finalised() -> N
     world.node("b", FEATURES - {levels.LEVELS_KNOWN}, software="tidelog-node/0.1.0")
     with pytest.raises(ProtocolError) as refused:
         world.gate.finalized()
-    for part in ("feature level 2 needs cluster.level", "'b' (tidelog-node/0.1.0)", "upgrade that node"):
+    for part in (f"feature level {NEWEST} needs cluster.level", "'b' (tidelog-node/0.1.0)", "upgrade that node"):
         assert part in refused.value.message
     world.node("b", FEATURES, revision=2)
     assert world.gate.finalized() is not None

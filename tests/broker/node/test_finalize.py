@@ -65,7 +65,8 @@ async def test_a_lone_node_is_upgraded_finalised_and_not_downgraded_after_that(s
     await peer.ask(topic_create=DEDUPLICATED)
     await stand.stop()
     stand.features = OLD
-    with pytest.raises(ProtocolError, match=r"feature level 2, which needs cluster\.level, and this build does not"):
+    refused_text = rf"feature level {NEWEST}, which needs cluster\.level, and this build does not"
+    with pytest.raises(ProtocolError, match=refused_text):
         await stand.start()
 
 
@@ -79,7 +80,7 @@ async def test_a_cluster_is_finalised_when_every_registered_node_supports_the_le
     assert (told.level, [node.level for node in told.nodes]) == (1, [NEWEST, NEWEST, 1])
     refused = await peer.refused(cluster_change=pb.ClusterChange(finalize=True))
     assert refused.code == pb.INVALID_REQUEST
-    assert "feature level 2 needs cluster.level, which node 'c'" in refused.message
+    assert f"feature level {NEWEST} needs cluster.level, which node 'c'" in refused.message
     await founded.stop("c")
     assert [node.level for node in (await status(peer)).nodes] == [NEWEST, NEWEST, 1], "the level in its record"
     del founded.features["c"]

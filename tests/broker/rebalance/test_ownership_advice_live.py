@@ -170,7 +170,7 @@ async def test_owner_with_a_full_disk_hands_over(three: Founded, monkeypatch: py
     partition = owned(three, key)
     owner = partition.replica.state.node_id
 
-    def full(*_: object) -> None:
+    def full(*_: object, **_named: object) -> None:
         raise DiskFullError("no space")
 
     monkeypatch.setattr(partition.log, "make_space", full)

@@ -32,24 +32,36 @@ from tidelog_broker.core.replication.paxos import seal_quorum
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.topic_settings import DEFAULT_ENGINE
 
 
 class ReplicationSettings(NamedTuple):
-    """Replication settings of a topic's partitions. `ack_quorum` 0: a majority of the copies."""
+    """Replication settings of a topic's partitions.
+
+    `ack_quorum` 0: a majority of the copies. `engine` is as in `pb.EpochDescriptor`: empty for segments.
+    """
 
     replication_factor: int
     ack_quorum: int
     flush: pb.Flush
+    engine: str = ""
 
 
 def replication_settings(config: pb.TopicConfig) -> ReplicationSettings:
     """Return the replication settings in a topic's configuration."""
-    return ReplicationSettings(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS)
+    return ReplicationSettings(
+        max(config.replication_factor, 1),
+        config.ack_quorum,
+        config.flush or pb.ALWAYS,
+        "" if config.engine == DEFAULT_ENGINE else config.engine,
+    )
 
 
 def current_replication_settings(active: pb.EpochDescriptor) -> ReplicationSettings:
     """Return replication settings equal to those of the active epoch, for a topic that is unknown or deleted."""
-    return ReplicationSettings(max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS)
+    return ReplicationSettings(
+        max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS, active.engine
+    )
 
 
 def takeover_plan(
@@ -74,7 +86,9 @@ def takeover_plan(
     except NoPersistenceError:  # No node with the role is registered, so the placement is kept.
         placement = tuple(active.placement) or (node_id,)
         owner = node_id if node_id in placement else placement[0]
-        return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), settings.flush)
+        return Plan(
+            owner, placement, min(max(active.ack_quorum, 1), len(placement)), settings.flush, engine=settings.engine
+        )
 
     def owned(placement: Sequence[str], ack_quorum: int) -> Plan:
         roles = {node.node_id: node.roles for node in nodes}
@@ -82,7 +96,7 @@ def takeover_plan(
             owner = node_id
         else:
             owner = successor(hashed, nodes, alive=alive, placement=placement) or placement[0]
-        return Plan(owner, tuple(placement), ack_quorum, settings.flush)
+        return Plan(owner, tuple(placement), ack_quorum, settings.flush, engine=settings.engine)
 
     plan = owned(placed.nodes, placed.ack_quorum)
     if active.placement and not has_live_quorum(plan, alive=alive.__contains__):
@@ -131,9 +145,15 @@ def move_plan(
     except NoPersistenceError:
         return None
     if moves:
-        return Plan(moves[0].owner, moves[0].placement.nodes, moves[0].placement.ack_quorum, settings.flush)
-    if active.flush and active.flush != settings.flush:
-        return Plan(active.owner, tuple(active.placement), active.ack_quorum, settings.flush)
+        return Plan(
+            moves[0].owner,
+            moves[0].placement.nodes,
+            moves[0].placement.ack_quorum,
+            settings.flush,
+            engine=settings.engine,
+        )
+    if (active.flush and active.flush != settings.flush) or active.engine != settings.engine:
+        return Plan(active.owner, tuple(active.placement), active.ack_quorum, settings.flush, engine=settings.engine)
     return None
 
 
@@ -246,7 +266,7 @@ def replacement_plan(
     if spare is None:
         return None
     placement = tuple(spare if node == without else node for node in active.placement)
-    return Plan(active.owner, placement, active.ack_quorum, settings.flush)
+    return Plan(active.owner, placement, active.ack_quorum, settings.flush, engine=settings.engine)
 
 
 def lacks_copies(
@@ -295,6 +315,7 @@ def first_epoch(
         ack_quorum=placed.ack_quorum,
         start_offset=0,
         flush=settings.flush,
+        engine=settings.engine,
     )
 
 
@@ -305,4 +326,4 @@ def _owner_capable(nodes: Sequence[NodeEntry]) -> frozenset[str]:
 
 def _owned_by(owner: str, active: pb.EpochDescriptor) -> Plan:
     """Return a plan for the next epoch that changes only the owner of the active one."""
-    return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)
+    return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS, engine=active.engine)

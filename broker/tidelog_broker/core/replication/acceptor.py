@@ -83,6 +83,7 @@ class Acceptor:
             reply.accepted.CopyFrom(fence.accepted)
             reply.accepted_value = fence.entry.accepted_value
         reply.short_log = state.doubt == "short"
+        reply.ceiling = fence.entry.ceiling if state.doubt else 0
         reply.deleting_below = fence.entry.deleting_below
         tail = state.tail
 
@@ -109,10 +110,10 @@ class Acceptor:
             return
         value = pb.EpochDecision.FromString(ask.value)
         end = Position(value.end_offset, value.end_digest)
-        if state.tail.queued.offset < end.offset:
+        if state.tail.queued.offset < end.offset and not self._is_lost(ask):
             reply.status = pb.FETCHING
             self._promise_for(sender, ask, end, now_ms)
-        elif state.position_of(ask.epoch, end.offset) != end.digest:
+        elif state.tail.queued.offset >= end.offset and state.position_of(ask.epoch, end.offset) != end.digest:
             reply.status = pb.DIVERGED
             state.halt(f"this node's copy of epoch {ask.epoch} differs from the other replicas' at offset {end.offset}")
         else:
@@ -120,13 +121,17 @@ class Acceptor:
             return
         state.send(sender, state.about(reply, ask.epoch))
 
+    def _is_lost(self, ask: pb.OpenEpoch) -> bool:
+        """Return whether no replica has the log of a value that may be decided: restarts have lost it everywhere."""
+        return not ask.holders and self._state.is_volatile
+
     def _accept(self, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
         """Accept once this copy is durable up to the end; pending appends may fail for lack of disk space."""
         state, fence = self._state, self._state.fence
         assert fence is not None
         self._on_promise(now_ms)
         tail = state.tail
-        end_offset = pb.EpochDecision.FromString(ask.value).end_offset
+        end_offset = pb.EpochDecision.FromString(ask.value).end_offset if not self._is_lost(ask) else 0
 
         def accepted(_ok: bool, _now_ms: int) -> None:
             if state.tail is tail:
@@ -177,6 +182,7 @@ class Acceptor:
             and value.previous_hash == self._state.chain.previous_hash
             and value.end_offset >= self._state.active.start_offset
             and value.deleted_below <= value.end_offset
+            and (not value.lost_until or value.lost_until > value.end_offset)
             and value.next.epoch == ask.epoch + 1
             and value.next.start_offset == value.end_offset
             and value.next.owner in value.next.placement

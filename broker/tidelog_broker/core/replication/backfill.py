@@ -21,12 +21,16 @@ one, which would restore records that the later epoch's tombstones had deleted. 
 beside it and replaces it when complete. Until then other nodes may fetch the older version, which may be usable there.
 No node drops a copy before all older epochs that are compacted with it have reached their newest versions. So while a
 quorum of copies exists, each epoch is available in its newest version or in all versions from which that is made.
+
+An engine may keep an epoch only as long as its process runs. If every holder of such an epoch has answered repeatedly
+that it has nothing of it, the epoch is lost: readers continue at its end, an owner opens without its producers, and the
+holders are asked seldom (ADR 0189).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import AppendPartialCopy, DropCopy, FinishPartialCopy, SetAside
 from tidelog_broker.core.replication.epoch_versions import EpochVersions
@@ -35,6 +39,13 @@ from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producer_state_fetch import ProducerStateFetch
 from tidelog_broker.core.replication.replica_state import BrokenRunError, ReplicaState, check_run
 from tidelog_proto import broker_pb2 as pb
+
+LOST_ROUNDS: Final = 2
+"""Rounds in which every holder of an epoch must answer that it has nothing of it, before it counts as lost.
+
+In one round a holder may answer before it has fetched the epoch from another one, which then restarts and answers."""
+LOST_REST_MS: Final = 10_000
+"""Interval of the rounds after that."""
 
 
 class MissingHistory(NamedTuple):
@@ -59,7 +70,7 @@ class Backfill:
     """The sealed epochs of one replica that are incomplete."""
 
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
-        """Set `whole`, called when nothing is missing any more, or when missing producer state was stored."""
+        """Set `whole`, called when nothing is missing any more, an epoch is lost, or producer state was stored."""
         self._state = state
         self._whole = whole
         self._fetch: PeerFetch | None = None
@@ -76,6 +87,8 @@ class Backfill:
         """Damaged epochs of the log, with the reason; a damaged copy is set aside once its replacement is complete."""
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no complete copy."""
+        self._lost: set[int] = set()
+        """Those of them that no holder has any more."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -103,6 +116,18 @@ class Backfill:
     def complete_from(self) -> int:
         """The start of the complete range; records below it and above the log start are missing."""
         return max((self._state.decision(epoch).end_offset for epoch in self._retained_incomplete_epochs()), default=0)
+
+    @property
+    def lost_below(self) -> int:
+        """The end of the newest epoch that no holder has any more; 0 without one."""
+        self._lost &= self.incomplete
+        return max((self._state.decision(epoch).end_offset for epoch in self._lost), default=0)
+
+    @property
+    def awaited_below(self) -> int:
+        """The start of the complete range while older epochs are fetched; 0 once the newest missing one is lost."""
+        complete_from = self.complete_from
+        return complete_from if complete_from > self.lost_below else 0
 
     @property
     def outdated_below(self) -> int:
@@ -452,11 +477,20 @@ class Backfill:
                     "this copy",
                 )
             elif reply.status != pb.HELD:
-                fetch.declined(now_ms)
+                self._declined(fetch, reply.status, now_ms)
             else:
                 self._take(fetch, reply, batches, now_ms)
         except BrokenRunError:
             self._restart_copy(fetch, f"what {sender} holds of epoch {fetch.epoch} does not continue this copy")
+
+    def _declined(self, fetch: PeerFetch, status: pb.ReplicaStatus, now_ms: int) -> None:
+        """Ask the next source; consider the epoch lost if no node has anything of it, see `LOST_ROUNDS`."""
+        state, epoch = self._state, fetch.epoch
+        rest_ms = LOST_REST_MS if epoch in self._lost else 0
+        fetch.declined(now_ms, is_without=status == pb.NOT_HELD, rest_ms=rest_ms)
+        if fetch.rounds_without >= LOST_ROUNDS and epoch not in self._lost and state.log.is_volatile(epoch):
+            self._lost.add(epoch)
+            self._whole()
 
     def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
         self._state.send(fetch.source, fetch.ask(self._at, now_ms))

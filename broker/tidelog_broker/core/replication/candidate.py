@@ -23,12 +23,20 @@ promised but no quorum accepts, because unreachable replicas may have decided ot
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, Literal, Protocol
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
 from tidelog_broker.core.replication.fence import RESERVED_ROUND
-from tidelog_broker.core.replication.paxos import Promise, ballot_key, choose_value, decision_value, seal_quorum
+from tidelog_broker.core.replication.paxos import (
+    Promise,
+    ballot_key,
+    choose_value,
+    decision_value,
+    seal_quorum,
+    without_undecided,
+)
 from tidelog_broker.core.replication.ports import ClusterHints, Plan, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
@@ -68,6 +76,11 @@ class CandidateState(Protocol):
     @property
     def active(self) -> pb.EpochDescriptor:
         """The active epoch, whose end is to be decided."""
+        ...
+
+    @property
+    def is_volatile(self) -> bool:
+        """Whether a restart of a replica loses its copy of the active epoch."""
         ...
 
     def send(self, to: str, message: PeerMessage) -> None:
@@ -247,6 +260,7 @@ class Candidate:
             plan,
             self._owner_incarnation(plan),
             deleted_below=deleted_below,
+            lost_until=self._state.chain.lost_until,
         )
         self._holders = [self._state.node_id]
         self._open(now_ms)
@@ -413,6 +427,7 @@ class Candidate:
                 accepted=reply.accepted if reply.HasField("accepted") else None,
                 accepted_value=reply.accepted_value,
                 deleting_below=reply.deleting_below,
+                ceiling=reply.ceiling,
             )
             if reply.short_log:
                 self._short.add(sender)
@@ -429,18 +444,33 @@ class Candidate:
             return
         if self._was_undecided and len(self._promises) < self._state.active.ack_quorum:
             return  # too few replicas to accept; retry when more have promised
+        if self._state.is_volatile and self._lacks_accepted_log() and len(self._promises) < self.replicas:
+            return  # an absent replica may have the log of an accepted value, or another one
         plan = self._successor()
         if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
             self._propose(plan, now_ms)
+
+    def _lacks_accepted_log(self) -> bool:
+        """Return whether none of the promised logs reaches the end of an accepted value: restarts have lost those."""
+        promises = self._promises.values()
+        ends = [
+            pb.EpochDecision.FromString(promise.accepted_value).end_offset for promise in promises if promise.accepted
+        ]
+        return bool(ends) and max(promise.end_offset for promise in promises) < max(ends)
 
     def _choose_unsafely(self, now_ms: int) -> None:
         """Propose with the promises received so far."""
         me = self._state.node_id
         self._is_unsafe = True
-        self._propose(Plan(me, (me,), 1, self._state.active.flush or pb.ALWAYS), now_ms)
+        active = self._state.active
+        self._propose(Plan(me, (me,), 1, active.flush or pb.ALWAYS, engine=active.engine), now_ms)
 
     def _propose(self, plan: Plan | None, now_ms: int) -> None:
         promises = list(self._promises.values())
+        if not self._is_unsafe and self._state.is_volatile and self._lacks_accepted_log():
+            promises = without_undecided(promises, self._state.active.ack_quorum)
+            if plan is None and not any(promise.accepted_value for promise in promises):
+                return
         self._value = choose_value(
             promises,
             descriptor=self._state.active,
@@ -450,6 +480,7 @@ class Candidate:
             deleted_below=self._state.chain.deleted_below,
             unsafe=self._is_unsafe,
             short_logs=self._whole < self.seal_quorum,
+            lost_until=self._state.chain.lost_until,
         )
         end_offset = pb.EpochDecision.FromString(self._value).end_offset
         self._holders = [promise.node_id for promise in promises if promise.end_offset >= end_offset]
@@ -466,7 +497,7 @@ class Candidate:
         if plan.owner in answered:
             return plan
         if self._state.node_id in plan.placement:
-            return Plan(self._state.node_id, plan.placement, plan.ack_quorum, plan.flush)
+            return replace(plan, owner=self._state.node_id)
         return None
 
     def _owner_incarnation(self, plan: Plan) -> int:

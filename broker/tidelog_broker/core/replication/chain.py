@@ -7,6 +7,9 @@ unless one is damaged. Decisions are kept as the decided bytes, because protobuf
 A decision may also record the compaction of earlier epochs, that is, the digest at the end of each compacted copy. A
 copy that ends in the digest decided first, or in that of an earlier compaction, is complete, too; every copy is
 eventually compacted to the newest version (docs/adr/0074).
+
+The decision about an epoch whose copies were lost in restarts also has the offset up to which records are lost. The
+next owner fills these offsets with batches without records, so that no other record gets them (docs/adr/0189).
 """
 
 from __future__ import annotations
@@ -28,6 +31,13 @@ class DecidedCompaction(NamedTuple):
     terms: pb.Compaction
 
 
+class LostRecords(NamedTuple):
+    """A range of offsets whose records were lost, as decided."""
+
+    start: int
+    end: int
+
+
 def decision_hash(decision: bytes) -> bytes:
     """Return the 32-byte hash by which the next decision refers to this one."""
     return hashlib.sha256(decision).digest()
@@ -47,6 +57,10 @@ class EpochChain:
         """Decided compactions by sealed epoch, newest last."""
         self.deleted_below = 0
         """Delete offset of the newest decision: records below it are not visible to readers."""
+        self.lost: tuple[LostRecords, ...] = ()
+        """Ranges of lost records, disjoint, ascending; replaced as a whole."""
+        self.lost_until = 0
+        """The end of the lost records after the end that the newest decision has, 0 if none are lost there."""
 
     @property
     def previous_hash(self) -> bytes:
@@ -87,6 +101,11 @@ class EpochChain:
             raise ChainError(
                 f"epoch {value.epoch} ends at {value.end_offset}, below its delete offset {value.deleted_below}"
             )
+        if 0 < value.lost_until <= value.end_offset:
+            raise ChainError(
+                f"epoch {value.epoch} ends at {value.end_offset}, and records up to {value.lost_until} are lost; "
+                "expected a higher offset, or 0"
+            )
         if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
             raise ChainError(
                 f"epoch {value.epoch} must be followed by epoch {value.epoch + 1} at offset {value.end_offset}, got "
@@ -104,6 +123,17 @@ class EpochChain:
         for compaction in value.compactions:
             self.compactions.setdefault(compaction.epoch, []).append(DecidedCompaction(value.epoch, compaction))
         self.deleted_below = value.deleted_below
+        self.lost_until = value.lost_until
+        if value.lost_until:
+            self._note_lost(LostRecords(value.end_offset, value.lost_until))
         if value.unsafe and self.first_unsafe is None:
             self.first_unsafe = value.epoch
         return value
+
+    def _note_lost(self, lost: LostRecords) -> None:
+        """Add a range, and join it with one that it continues: each epoch decides again what is not marked yet."""
+        last = self.lost[-1] if self.lost else None
+        if last is not None and last.start <= lost.start <= last.end:
+            self.lost = (*self.lost[:-1], LostRecords(last.start, max(last.end, lost.end)))
+        else:
+            self.lost = (*self.lost, lost)

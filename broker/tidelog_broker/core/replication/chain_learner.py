@@ -81,7 +81,7 @@ class ChainLearner:
 
     def _load_fence(self, stored: pb.FenceEntry | None) -> None:
         state, active = self._state, self._state.active
-        state.fence = Fence(state.key, active, stored)
+        state.fence = state.new_fence(stored)
         if stored is None or not stored.HasField("descriptor"):
             entries = [state.fence.opened()]
             if active.epoch > state.chain.genesis.epoch:
@@ -144,7 +144,7 @@ class ChainLearner:
         is_synced = syncs_appends(old) or (left is not None and left.entry.accepted_value == decision)
         is_owed = whole and held.offset == end.offset > old.start_offset and not is_synced
         state.tail = LogTail(value.next.epoch, end.offset, Position(end.offset, 0))
-        state.fence = Fence(state.key, value.next) if state.is_member else None
+        state.fence = state.new_fence() if state.is_member else None
         entries = [fence.opened() for fence in (state.fence,) if fence]
         entries += [fence.dropped() for fence in (left,) if fence]
 

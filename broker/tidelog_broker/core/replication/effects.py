@@ -242,8 +242,9 @@ class EpochDecided:
     """The end of an epoch is decided: records before `end_offset` are committed, records after it never were.
 
     With `unsafe` the end was decided without a quorum, and with `short_logs` from too few complete logs after machine
-    failures; in both cases later records may have been committed. `held_by_all`: the end of the records that are
-    known to be durable on every replica of the epoch, 0 if unknown.
+    failures; in both cases later records may have been committed. `lost_until`: records from the end up to it are lost,
+    0 for none. `held_by_all`: the end of the records that are known to be durable on every replica of the epoch, 0 if
+    unknown.
     """
 
     epoch: int
@@ -252,6 +253,7 @@ class EpochDecided:
     unsafe: bool = False
     short_logs: bool = False
     held_by_all: int = 0
+    lost_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)

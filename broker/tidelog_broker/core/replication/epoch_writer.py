@@ -117,6 +117,11 @@ class Owner:
         self._last_append_timestamp_us = timestamp_us
         return group
 
+    def continue_at(self, end: Position) -> None:
+        """Assign offsets from a position on, because the batches before it are in the log already."""
+        assert self.next_offset <= end.offset
+        self.next_offset, self.digest = end
+
     def held_by(self, node_id: str) -> int:
         """Return the end of a replica's durable records; the start of the epoch for a node outside the placement."""
         return self._durable_ends.get(node_id, self._start_offset)

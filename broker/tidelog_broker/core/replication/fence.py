@@ -5,23 +5,41 @@ It also notes the delete offset of the epoch (`deletion`), until a ballot is pro
 Every change is returned as a journal entry, and may be announced to other nodes only once that is durable. In memory it
 applies immediately, so that nothing is accepted or acknowledged in conflict with a promise that is being written.
 
+In an epoch whose engine loses its records in a restart, the fence also has a *ceiling*, which is at least the end of
+all records that this replica has acknowledged (ADR 0189). It is raised by a step ahead of an append, so that most
+appends need no entry.
+
 Ballots of round 0 are reserved for the owner of the epoch, which may propose one value without sealing (a planned
 roll-over). They are accepted only if no other ballot is promised.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidelog_broker.core.replication.paxos import ballot_key
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 RESERVED_ROUND = 0
+CEILING_STEP_MIN: Final = 64 * 1024
+CEILING_STEP_MAX: Final = 16 * 1024 * 1024
+"""Bounds of the records by which the ceiling exceeds an append that raises it: as many as the epoch has."""
+_NO_CEILING: Final = 2**64
 
 
 class Fence:
     """The fence of one epoch on this node; `entry` is its state as stored in the journal."""
 
-    def __init__(self, key: PartitionKey, descriptor: pb.EpochDescriptor, stored: pb.FenceEntry | None = None) -> None:
+    def __init__(
+        self,
+        key: PartitionKey,
+        descriptor: pb.EpochDescriptor,
+        stored: pb.FenceEntry | None = None,
+        *,
+        is_volatile: bool = False,
+    ) -> None:
+        """Set the state as stored; `is_volatile`: a restart loses the records, so that the fence has a ceiling."""
         self.key = key
         self.descriptor = descriptor
         self.entry = pb.FenceEntry(topic_id=key[0], partition=key[1], epoch=descriptor.epoch, descriptor=descriptor)
@@ -29,6 +47,8 @@ class Fence:
             assert stored.epoch == descriptor.epoch
             self.entry.CopyFrom(stored)
             self.entry.descriptor.CopyFrom(descriptor)
+        self.ceiling = self.entry.ceiling if is_volatile else _NO_CEILING
+        """Appends that end above it need `raise_ceiling` before. An attribute, because each append compares it."""
 
     @property
     def promised(self) -> pb.Ballot | None:
@@ -76,6 +96,12 @@ class Fence:
         if self.promised is not None or offset <= self.entry.deleting_below:
             return None
         self.entry.deleting_below = offset
+        return self._copy()
+
+    def raise_ceiling(self, end_offset: int) -> pb.FenceEntry:
+        """Raise the ceiling above the end of an append; the entry must be durable before the append is acknowledged."""
+        step = min(max(end_offset - self.descriptor.start_offset, CEILING_STEP_MIN), CEILING_STEP_MAX)
+        self.ceiling = self.entry.ceiling = end_offset + step
         return self._copy()
 
     def opened(self) -> pb.FenceEntry:

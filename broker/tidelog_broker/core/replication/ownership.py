@@ -3,7 +3,9 @@
 A node that a decision names as the owner is *opening* at first: it must not assign offsets before it knows the producer
 state at the end of the previous epoch, on which exactly-once delivery depends. A complete local log, or snapshots of
 its deleted parts, contain that state; otherwise the other replicas are asked, and the local log again once it is
-complete. If no node has the complete state, the most complete one is used and the rest is lost. After that
+complete. If no node has the complete state, the most complete one is used and the rest is lost. If the previous
+decision reports lost records, the new owner then fills their offsets with batches without records, so that no other
+record gets them (ADR 0189). After that
 `epoch_writer` assigns offsets and `PushWindow` replicates to the followers.
 """
 
@@ -11,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner, PushWindow
+from tidelog_broker.core.replication.lost_offsets import Filling, filling
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
@@ -25,6 +28,13 @@ CONFIRMATION: Final = 1 << 63
 """Flag in the attempt number of a PRE_VOTE by which an owner confirms that its epoch is still open."""
 
 CONFIRMATIONS_MAX: Final = 16
+
+
+class _Recovered(NamedTuple):
+    """Producer state with which this node opens the epoch."""
+
+    table: ProducerTable
+    is_logged: bool
 
 
 class Ownership:
@@ -56,6 +66,11 @@ class Ownership:
         self._producers_fetch: PeerFetch | None = None
         self._best_state: ProducerTable | None = None
         """Most complete producer state so far, while other nodes are asked."""
+        self._recovered: _Recovered | None = None
+        """Set while the offsets of lost records are being filled."""
+        self._filling = Filling([], [])
+        """The batches that fill them."""
+        self._fill_ms = 0
         self._confirmations = 0
         self._confirming: dict[int, set[str]] = {}
 
@@ -75,6 +90,8 @@ class Ownership:
         if self._is_resigning:
             return self._resign_ms if self._uninformed_nodes() else None
         deadlines = [self._producers_fetch.deadline_ms] if self._producers_fetch is not None else []
+        if self._recovered is not None:
+            deadlines.append(self._fill_ms)
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
             if not self._pushes.quiet(end, commit):
@@ -88,6 +105,8 @@ class Ownership:
             return
         if self._producers_fetch is not None and self._producers_fetch.overdue(now_ms):
             self._ask_producers(now_ms)
+        if self._recovered is not None and now_ms >= self._fill_ms:
+            self._fill(now_ms)
         self._heartbeats(now_ms)
 
     def liveness_changed(self, now_ms: int) -> None:
@@ -140,6 +159,8 @@ class Ownership:
     def leave(self) -> None:
         """Leave the owner role, because the epoch is decided."""
         self._state.owner = self._pushes = self._producers_fetch = self._best_state = None
+        self._recovered = None
+        self._filling = Filling([], [])
         self._confirming.clear()
         self._informed_nodes.clear()
         self._resign_ms = 0
@@ -259,12 +280,50 @@ class Ownership:
         self, table: ProducerTable, last_append_timestamp_us: int, now_ms: int, *, is_logged: bool = True
     ) -> None:
         state = self._state
-        state.become("owner")
         self._producers_fetch = self._best_state = None
         table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
-        state.owner = Owner(state.active, producers=table, is_logged=is_logged)
+        if state.chain.lost_until <= state.tail.durable.offset:
+            self._own(_Recovered(table, is_logged), now_ms)
+            return
+        is_filling, self._recovered = self._recovered is not None, _Recovered(table, is_logged)
+        if not is_filling:
+            self._fill(now_ms)
+
+    def _fill(self, now_ms: int) -> None:
+        """Fill the offsets of lost records; repeated while there is no space. The epoch begins when this is durable."""
+        state, recovered = self._state, self._recovered
+        assert recovered is not None
+        self._fill_ms = now_ms + state.timing.peer_fetch_ms
+        if state.promised or state.halted is not None or state.tail.queued.offset >= state.chain.lost_until:
+            return
+        self._filling = filling(
+            state.active, state.tail.queued, state.chain.lost_until, recovered.table.last_append_timestamp_us
+        )
+
+        def written(now_ms: int) -> None:
+            if self._recovered is not None and state.role == "opening":
+                self._own(self._recovered, now_ms)
+
+        state.append(self._filling.batches, self._filling.ends, written)
+
+    def _own(self, recovered: _Recovered, now_ms: int) -> None:
+        """Own the epoch: assign offsets after what it has already, which other replicas receive first."""
+        state, base = self._state, Position(self._state.active.start_offset, 0)
+        self._recovered, filled = None, self._filling
+        state.become("owner")
+        state.owner = Owner(state.active, producers=recovered.table, is_logged=recovered.is_logged)
         if len(state.active.placement) > 1:
             self._pushes = PushWindow.begin(state.key, state.active, state.timing, now_ms)
+        if filled.batches:
+            state.owner.continue_at(filled.ends[-1])
+            if self._pushes is not None:
+                commit, log_start = state.high_watermark, state.log_start
+                send = self._pushes.add(
+                    base, filled.ends[-1], filled.batches, commit=commit, log_start=log_start, now_ms=now_ms
+                )
+                state.emit(*([send] if send is not None else []))
+            self._filling = Filling([], [])
+            self._own_written(now_ms)
         state.emit(OwnerReady())
         self._heartbeats(now_ms)
 

@@ -13,7 +13,7 @@ kept, because nothing after it was ever acknowledged in this epoch, and the new 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tidelog_broker.core.replication.ports import Plan, Position
@@ -38,6 +38,8 @@ class Promise:
     accepted: pb.Ballot | None = None
     accepted_value: bytes = b""
     deleting_below: int = 0
+    ceiling: int = 0
+    """Of a copy that was lost in a restart: it has acknowledged no record at or above it. 0 for a copy that was not."""
 
 
 def ballot_key(ballot: pb.Ballot) -> BallotKey:
@@ -51,6 +53,21 @@ def seal_quorum(replicas: int, ack_quorum: int) -> int:
     return replicas - ack_quorum + 1
 
 
+def without_undecided(promises: Sequence[Promise], ack_quorum: int) -> list[Promise]:
+    """Return the promises of all replicas without accepted values that cannot be decided.
+
+    An accept is durable although the log that it relied on may be lost. A decided value was accepted by an ack quorum,
+    and all later proposals are that value, so a value that fewer than a quorum of all replicas have is not decided.
+    """
+    values = [promise.accepted_value for promise in promises if promise.accepted is not None]
+    return [
+        promise
+        if promise.accepted is None or values.count(promise.accepted_value) >= ack_quorum
+        else replace(promise, accepted=None, accepted_value=b"")
+        for promise in promises
+    ]
+
+
 def decision_value(
     descriptor: pb.EpochDescriptor,
     end: Position,
@@ -61,11 +78,13 @@ def decision_value(
     deleted_below: int = 0,
     unsafe: bool = False,
     short_logs: bool = False,
+    lost_until: int = 0,
 ) -> bytes:
     """Return a serialized decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
 
     `unsafe` marks a decision without a quorum, `short_logs` one whose end comes from too few complete logs. Such an end
-    may be below the delete offset, which is then limited to it.
+    may be below the delete offset, which is then limited to it. `lost_until`: records below it that the epoch may have
+    had are lost if they are not before `end`.
     """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(
@@ -77,6 +96,7 @@ def decision_value(
         short_logs=short_logs,
         compactions=map(pb.Compaction.FromString, plan.compactions),
         deleted_below=min(deleted_below, end.offset),
+        lost_until=lost_until if lost_until > end.offset else 0,
         next=pb.EpochDescriptor(
             epoch=descriptor.epoch + 1,
             owner=plan.owner,
@@ -85,6 +105,7 @@ def decision_value(
             ack_quorum=plan.ack_quorum,
             start_offset=end.offset,
             flush=plan.flush,
+            engine=plan.engine,
         ),
     ).SerializeToString()
 
@@ -99,6 +120,7 @@ def choose_value(
     deleted_below: int = 0,
     unsafe: bool = False,
     short_logs: bool = False,
+    lost_until: int = 0,
 ) -> bytes:
     """Return the value to propose for the epoch of `descriptor`: an accepted one, or one from promises and `plan`.
 
@@ -106,7 +128,8 @@ def choose_value(
     value is marked. A value already marked by another such recovery is kept unchanged, because two unsafe decisions
     about one epoch would halt both. `deleted_below` is the offset in the previous decision; promises may contain a
     higher one. `short_logs`: fewer than a seal quorum of the logs are certainly complete; the longest one determines
-    the end, and the value is marked.
+    the end, and the value is marked. Above it, records are lost up to the highest ceiling of a lost copy. `lost_until`
+    is that of the previous decision: the owner of this epoch may not have marked all offsets below it as lost.
 
     Raises:
         AssertionError: fewer promises than the seal quorum, or no plan where one is needed.
@@ -124,9 +147,12 @@ def choose_value(
             return newest.accepted_value
         end = Position(value.end_offset, value.end_digest)
         deleted_below = max(deleted_below, value.deleted_below)
+        lost_until = max(lost_until, value.lost_until)
     else:
         longest = max(promises, key=lambda promise: promise.end_offset)
         end = Position(longest.end_offset, longest.end_digest)
+    if short_logs or unsafe:
+        lost_until = max(lost_until, *(promise.ceiling for promise in promises))
     assert plan is not None
     return decision_value(
         descriptor,
@@ -137,4 +163,5 @@ def choose_value(
         deleted_below=deleted_below,
         unsafe=unsafe,
         short_logs=short_logs and not accepted,
+        lost_until=lost_until,
     )

@@ -78,6 +78,10 @@ class PeerFetch:
         """Number of sources asked in succession without success."""
         self._silences = 0
         """Number of timeouts since the last data."""
+        self.rounds_without = 0
+        """Number of rounds since the last data in which each source has answered that it has no such records."""
+        self._without: set[str] = set()
+        """Sources that have answered so in the current round."""
         self._declined: set[str] = set()
         """Sources that have answered, since data last arrived, that they lack the range."""
         self._step: Step = "resting"
@@ -160,15 +164,25 @@ class PeerFetch:
         self._become("storing")
         more_bytes = self._least_bytes if self._was_too_much else self.range_bytes
         self.range_bytes = min(self.range_bytes + more_bytes, self._timing.peer_fetch_bytes)
-        self._in_vain = self._silences = 0
+        self._in_vain = self._silences = self.rounds_without = 0
         self._declined.clear()
+        self._without.clear()
         self._retry_ms = None
 
-    def declined(self, now_ms: int) -> None:
-        """Record that the source does not have the data, and schedule a request to the next source."""
+    def declined(self, now_ms: int, *, is_without: bool = False, rest_ms: int = 0) -> None:
+        """Record that the source does not provide the data, and schedule a request to the next source.
+
+        With `is_without` it has no such records, and not just another version, or too much to do. A new round begins
+        after `rest_ms`.
+        """
+        if is_without:
+            self._without.add(self.source)
+            if self._without == set(self._sources):
+                self.rounds_without += 1
+                self._without.clear()
         self._declined.add(self.source)
         self._in_vain += 1
-        self._next(now_ms, round_ms=self._timing.resend_ms)
+        self._next(now_ms, round_ms=max(rest_ms, self._timing.resend_ms))
 
     def redirected(self, now_ms: int) -> None:
         """Ask the source again at once: it has no batch boundary at the position, and has named another one."""

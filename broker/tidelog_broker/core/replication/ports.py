@@ -37,6 +37,8 @@ class Plan:
     flush: pb.Flush = pb.ALWAYS
     compactions: tuple[bytes, ...] = ()
     """Compactions of sealed epochs to include in the decision, as serialized `pb.Compaction`; set by the owner only."""
+    engine: str = ""
+    """Engine of the epoch, as in `pb.EpochDescriptor`: empty for segments."""
 
     def __post_init__(self) -> None:
         assert self.owner in self.placement
@@ -136,6 +138,10 @@ class LogView(Protocol):
 
     def raise_log_start(self, offset: int) -> None:
         """Record that retention has deleted more records."""
+        ...
+
+    def is_volatile(self, epoch: int) -> bool:
+        """Return whether a restart of a replica loses its copy of an epoch, because of the epoch's engine."""
         ...
 
     def epoch_without_producers(self) -> int | None:

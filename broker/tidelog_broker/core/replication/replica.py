@@ -529,6 +529,7 @@ class Replica:
                 value.unsafe,
                 value.short_logs,
                 min(held_by_all, value.end_offset),
+                value.lost_until,
             )
         )
         state.commit_ends(value.end_offset, unsafe=value.unsafe)

@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 from tidelog_broker.core.replication.chain import EpochChain, decision_hash
-from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect, Halted, PeerMessage, Send, Write
+from tidelog_broker.core.replication.effects import (
+    Append,
+    CommitMoved,
+    Effect,
+    Halted,
+    PeerMessage,
+    Send,
+    Write,
+    WriteFences,
+)
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Position, Timing
@@ -26,9 +35,9 @@ from tidelog_proto.batch.header import digest_after
 
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack records that it has acknowledged: its machine crashed with a flush mode
-other than ALWAYS (short), or it was truncated because of damage or rolled back (damaged). The doubt ends when the copy
-reaches the end of the owner's log (`fetched`), as told by the owner's incarnation that assigns its offsets, or when the
-next epoch begins (`enter`)."""
+other than ALWAYS, or its engine lost it in a restart (short), or it was truncated because of damage or rolled back
+(damaged). The doubt ends when the copy reaches the end of the owner's log (`fetched`), as told by the owner's incarnation
+that assigns its offsets, or when the next epoch begins (`enter`)."""
 
 Participation = Literal["participating", "halted", "halted permanently"]
 """Whether this replica participates; see `PARTICIPATION_TRANSITIONS`."""
@@ -173,6 +182,15 @@ class ReplicaState:
         return syncs_appends(self.active)
 
     @property
+    def is_volatile(self) -> bool:
+        """Whether a restart of a replica loses its copy of the active epoch, because of the epoch's engine."""
+        return self.log.is_volatile(self.active.epoch)
+
+    def new_fence(self, stored: pb.FenceEntry | None = None) -> Fence:
+        """Return a fence of the active epoch, from its journaled entry if there is one."""
+        return Fence(self.key, self.active, stored, is_volatile=self.is_volatile)
+
+    @property
     def promised(self) -> bool:
         """Whether a ballot is promised for the active epoch, so that nothing is appended or acknowledged."""
         fence = self.fence
@@ -233,6 +251,9 @@ class ReplicaState:
         tail = self.tail
         base = tail.queued
         tail.extend(positions)
+        fence = self.fence
+        if fence is not None and tail.queued.offset > fence.ceiling:
+            self.write(WriteFences([fence.raise_ceiling(tail.queued.offset)]))
         end, rewinds = tail.queued, tail.rewinds
 
         def wrote(ok: bool, now_ms: int) -> None:

@@ -201,8 +201,8 @@ async def _gather(
                 gathered.size_bytes += result.length
                 if not batches and result.next_offset > positions[number]:
                     positions[number] = result.next_offset
-                    gathered.is_behind |= result.next_offset < partition.state.readable_end
-            result.log_start_offset = partition.state.log_start
+                    gathered.is_behind |= result.next_offset < partition.state.readable_until(positions[number])
+            result.log_start_offset = partition.state.earliest
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
         except ProtocolError as error:
@@ -258,16 +258,16 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
     await partition.access.ensure_readable()
     match entry.WhichOneof("at"):
         case "earliest":
-            result.offset = partition.state.log_start
+            result.offset = partition.state.earliest
         case "latest":
             await partition.access.confirm_owner()
-            result.offset = partition.state.high_watermark
+            result.offset = partition.state.latest
         case "timestamp_us":
             found = await partition.reader.find_by_time(entry.timestamp_us)
             if found is None:
                 await partition.access.confirm_owner()
             result.found = found is not None
-            result.offset, result.timestamp_us = found if found is not None else (partition.state.high_watermark, 0)
+            result.offset, result.timestamp_us = found if found is not None else (partition.state.latest, 0)
         case "latest_of_key":
             await partition.access.confirm_owner()
             async with request.connection.reading:
@@ -277,7 +277,7 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
                     lambda: request.connection.is_open and not broker.lifecycle.stopping,
                 )
             result.found = newest is not None
-            result.offset = partition.state.high_watermark
+            result.offset = partition.state.latest
             if newest is not None and newest.offset is not None:
                 result.offset, result.timestamp_us = newest.offset, newest.timestamp_us
         case _:
@@ -285,7 +285,7 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
                 pb.INVALID_REQUEST,
                 "the request names no position to look up; set one of earliest, latest, a timestamp or a key",
             )
-    result.log_start_offset = partition.state.log_start
+    result.log_start_offset = partition.state.earliest
     result.high_watermark = partition.state.high_watermark
     result.epoch = partition.state.epoch
 

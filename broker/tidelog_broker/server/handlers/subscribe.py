@@ -246,6 +246,8 @@ class Pump:
         offset = self.subscription.positions[key]
         if ended is None and partition.reader.is_deleted(offset):
             ended = partition.state.out_of_range(offset)
+        if ended is None and partition.state.resume_offset(offset) > offset:
+            ended = partition.state.lost_error(offset)
         if ended is not None:
             self._end(key, ended)
             return self._may_send
@@ -255,7 +257,7 @@ class Pump:
             return True
         hot: list[RingEntry] | None
         if key in self._filters:
-            hot = [] if offset >= partition.state.readable_end else None
+            hot = [] if offset >= partition.state.readable_until(offset) else None
         else:
             hot = partition.reader.read_hot(offset, self._bytes_max, self.subscription.credit_records)
         if not hot:
@@ -456,7 +458,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
             # Check again, because rules may have changed; from here on changes are applied to the pump.
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset, record_filter, record_epoch)
-            result.log_start_offset = partition.state.log_start
+            result.log_start_offset = partition.state.earliest
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
         except ProtocolError as error:

@@ -62,6 +62,14 @@ def engine_named(volume: Volume, name: str) -> Engine:
     return engine
 
 
+def survives_restart(volume: Volume, engine: str) -> bool:
+    """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
+    try:
+        return engine_named(volume, engine).capabilities.survives_restart
+    except EngineMissingError:
+        return True
+
+
 def _factory(name: str) -> EngineFactory:
     built_in = BUILT_IN.get(name)
     if built_in is not None:

@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 from tidelog_broker.storage.directory.existence_markers import remove_directory_marker
 from tidelog_broker.storage.engine.store import SEGMENT, AppendedGroup, EpochStart, EpochStore, State, Volume
-from tidelog_broker.storage.engines.stores import create_store, forget_stores, record_indexes, remove_store
+from tidelog_broker.storage.engines.stores import (
+    create_store,
+    forget_stores,
+    record_indexes,
+    remove_store,
+    survives_restart,
+)
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError, unreadable
 from tidelog_broker.storage.partition.append_times import AppendTimes
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
@@ -167,6 +173,10 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """The size of the log's segments, without partial copies and copies that were set aside."""
         return self._held.size_bytes
+
+    def survives_restart(self, engine: str) -> bool:
+        """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
+        return survives_restart(self._held.disk, engine)
 
     def log_of(self, epoch: int) -> EpochStore | None:
         """Return the store of an epoch, if it is in the partition's log."""

@@ -496,3 +496,14 @@ def test_own_candidate_gets_the_same_answer() -> None:
     [reply] = trial.to_self
     assert isinstance(reply, pb.SealReply)
     assert (reply.status, reply.end_offset) == (pb.HELD, 5)
+
+
+@pytest.mark.parametrize(("doubt", "ceiling"), [("short", 500), ("", 0)])
+def test_lost_copy_is_reported_with_its_ceiling_and_a_whole_one_without(doubt: Doubt, ceiling: int) -> None:
+    trial = Trial(doubt=doubt)
+    assert trial.fence is not None
+    trial.fence.entry.ceiling = 500
+    trial.seal(ballot(1))
+    trial.wrote()
+    reply = trial.answer(pb.SealReply)
+    assert (reply.short_log, reply.ceiling) == (bool(doubt), ceiling)

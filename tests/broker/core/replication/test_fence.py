@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.core.bench import INCARNATION, KEY, ballot, descriptor
 
-from tidelog_broker.core.replication.fence import RESERVED_ROUND, Fence
+from tidelog_broker.core.replication.fence import CEILING_STEP_MAX, CEILING_STEP_MIN, RESERVED_ROUND, Fence
 from tidelog_broker.core.replication.paxos import ballot_key
 from tidelog_proto import broker_pb2 as pb
 
@@ -153,3 +153,21 @@ def test_promises_never_regress_and_a_ballot_has_one_value(
         if crashes:
             subject = fence(entry)
         assert ballot_key(subject.entry.promised) >= before
+
+
+def test_ceiling_is_raised_ahead_of_appends_in_growing_steps() -> None:
+    subject = Fence(KEY, descriptor(3, start=1000), is_volatile=True)
+    assert subject.ceiling == 0
+    first = subject.raise_ceiling(1001)
+    assert first.ceiling == subject.ceiling == 1001 + CEILING_STEP_MIN
+    assert subject.raise_ceiling(1_001_000).ceiling == 1_001_000 + 1_000_000
+    assert subject.raise_ceiling(10**9).ceiling == 10**9 + CEILING_STEP_MAX
+    assert subject.promise(ballot(1)).ceiling == subject.ceiling  # type: ignore[union-attr]
+    restarted = Fence(KEY, descriptor(3, start=1000), first, is_volatile=True)
+    assert restarted.ceiling == 1001 + CEILING_STEP_MIN
+
+
+def test_epoch_that_survives_restarts_has_no_ceiling() -> None:
+    subject = fence()
+    assert subject.ceiling > 2**63
+    assert not subject.opened().ceiling

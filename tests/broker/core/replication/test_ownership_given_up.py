@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.broker.core.bench import INCARNATION
-from tests.broker.core.replication.test_ownership import Trial
+from tests.broker.core.ownership_bench import Trial
 
 from tidelog_broker.core.replication.effects import Halted, Send
 from tidelog_broker.core.replication.ports import Position, Timing

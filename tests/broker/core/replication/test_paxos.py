@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.replication.paxos import Promise, choose_value, seal_quorum
+from tidelog_broker.core.replication.paxos import Promise, choose_value, seal_quorum, without_undecided
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_proto import broker_pb2 as pb
 
@@ -87,3 +87,49 @@ def test_value_marked_by_an_earlier_recovery_is_kept() -> None:
     raw = earlier.SerializeToString()
     assert recovered([Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), raw)]) == earlier
     assert choose([Promise("a", 30, 3), Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), raw)]) == raw
+
+
+def after_losses(promises: list[Promise], *, short_logs: bool = True, lost_until: int = 0) -> pb.EpochDecision:
+    value = choose_value(
+        promises,
+        descriptor=pb.EpochDescriptor(epoch=3, placement=("a", "b", "c"), ack_quorum=2, start_offset=10),
+        previous_hash=b"h" * 32,
+        plan=Plan("b", ("b", "c"), 2),
+        owner_incarnation=8,
+        short_logs=short_logs,
+        lost_until=lost_until,
+    )
+    return pb.EpochDecision.FromString(value)
+
+
+def test_records_are_lost_up_to_the_highest_ceiling_of_a_lost_copy() -> None:
+    lost = [Promise("a", 10, 0, ceiling=90), Promise("b", 10, 0, ceiling=70), Promise("c", 25, 2)]
+    value = after_losses(lost)
+    assert (value.end_offset, value.lost_until, value.next.start_offset) == (25, 90, 25)
+    assert after_losses([Promise("a", 10, 0, ceiling=25), *lost[2:]]).lost_until == 0, "the longest log has them"
+
+
+def test_enough_whole_logs_lose_nothing_whatever_ceilings_the_others_report() -> None:
+    value = after_losses([Promise("a", 10, 0, ceiling=90), Promise("b", 20, 1), Promise("c", 25, 2)], short_logs=False)
+    assert (value.end_offset, value.lost_until) == (25, 0)
+
+
+def test_lost_records_of_the_previous_decision_stay_lost_where_they_are_not_filled() -> None:
+    whole = [Promise("b", 20, 1), Promise("c", 25, 2)]
+    assert after_losses(whole, short_logs=False, lost_until=60).lost_until == 60
+    assert after_losses(whole, short_logs=False, lost_until=25).lost_until == 0
+
+
+def test_unsafe_choice_keeps_the_loss_of_an_accepted_value() -> None:
+    accepted = after_losses([Promise("a", 10, 0, ceiling=90), Promise("b", 10, 0, ceiling=70), Promise("c", 25, 2)])
+    value = recovered([Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), accepted.SerializeToString())])
+    assert (value.end_offset, value.lost_until, value.unsafe) == (25, 90, True)
+
+
+def test_value_that_fewer_than_an_ack_quorum_of_all_replicas_have_is_not_decided() -> None:
+    first, second = pb.Ballot(round=1, node_id="a"), pb.Ballot(round=2, node_id="b")
+    twice = [Promise("a", 10, 0, first, b"v"), Promise("b", 10, 0, second, b"v"), Promise("c", 10, 0)]
+    assert without_undecided(twice, 2) == twice, "later proposals of a decided value are that value"
+    once = [twice[0], Promise("b", 10, 0, second, b"w"), twice[2]]
+    assert [promise.accepted_value for promise in without_undecided(once, 2)] == [b"", b"", b""]
+    assert all(promise.accepted is None for promise in without_undecided(once, 2))

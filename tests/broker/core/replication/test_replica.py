@@ -106,6 +106,9 @@ class Log:
         del epoch, offset
         return None
 
+    def is_volatile(self, epoch: int) -> bool:
+        return False
+
     def epoch_without_producers(self) -> int | None:
         return None
 

@@ -1,0 +1,59 @@
+"""Batches without records, by which an owner fills the offsets of records that were lost.
+
+They are derived batches as compaction makes them (`tidelog_proto.batch.derived_batch`), so storage, replication and
+recovery need no support for gaps. Unlike those they have the owner's incarnation: no record was removed from them, so
+the producers' state is what it was before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog_broker.core.replication.ports import Position
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.derived_batch import SPAN_MAX
+from tidelog_proto.batch.header import NO_TIMESTAMP_US, BatchHeader, Flags, stamp_owner
+
+
+class Filling(NamedTuple):
+    """Batches without records, and the position after each."""
+
+    batches: list[memoryview]
+    ends: list[Position]
+
+
+def filling(active: pb.EpochDescriptor, base: Position, until: int, append_timestamp_us: int) -> Filling:
+    """Return stamped batches of the active epoch that cover the offsets from `base` to `until`."""
+    batches: list[memoryview] = []
+    ends: list[Position] = []
+    at = base
+    while at.offset < until:
+        covered = min(until - at.offset, SPAN_MAX)
+        header = BatchHeader(
+            flags=Flags.DERIVED,
+            body_length=0,
+            uncompressed_length=0,
+            record_count=0,
+            body_crc=0,
+            last_offset_delta=covered - 1,
+            base_timestamp_us=NO_TIMESTAMP_US,
+            max_timestamp_us=NO_TIMESTAMP_US,
+        )
+        batch = bytearray(header.pack())
+        digest = stamp_owner(
+            batch,
+            base_offset=at.offset,
+            append_timestamp_us=append_timestamp_us,
+            epoch=active.epoch,
+            owner_incarnation=active.owner_incarnation,
+            previous_digest=at.digest,
+        )
+        at = Position(at.offset + covered, digest)
+        batches.append(memoryview(batch))
+        ends.append(at)
+    return Filling(batches, ends)
+
+
+def is_filling(header: BatchHeader) -> bool:
+    """Return whether a batch fills offsets of lost records, and is not what compaction has left."""
+    return bool(header.flags & Flags.DERIVED) and not header.record_count and header.owner_incarnation > 0

@@ -1,0 +1,127 @@
+"""Which storage engines can apply the settings of a topic.
+
+The owner of `__meta` compares the settings with the capabilities of the engine that it has installed. Whether other
+nodes have it is seen when they open a partition: without it the partition is unavailable on that node (ADR 0182).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from tidelog_broker.storage.engine.store import SEGMENT, Capabilities
+from tidelog_broker.storage.io.errors import EngineMissingError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+class _Need(NamedTuple):
+    """A capability that some settings need.
+
+    Attributes:
+        is_needed: whether a configuration needs it.
+        is_met: whether an engine has it.
+        setting: the settings that need it, for messages.
+        lacks: the ability that an engine without it does not have, after "cannot".
+        remedy: which value does not need it.
+    """
+
+    is_needed: Callable[[pb.TopicConfig], bool]
+    is_met: Callable[[Capabilities], bool]
+    setting: str
+    lacks: str
+    remedy: str
+
+
+_NEEDS: Final = (
+    _Need(
+        lambda config: config.flush in {pb.ALWAYS, pb.INTERVAL},
+        lambda can: can.durable,
+        "flush=always and flush=interval",
+        "write records to a disk",
+        "set flush to never",
+    ),
+    _Need(
+        lambda config: config.replication_factor > 1,
+        lambda can: can.replicated,
+        "a replication_factor above 1",
+        "store replicated partitions",
+        "set replication_factor to 1",
+    ),
+    _Need(
+        lambda config: config.cleanup in {pb.COMPACT, pb.COMPACT_AND_DELETE},
+        lambda can: can.compactable,
+        "cleanup=compact",
+        "be compacted",
+        "set cleanup to delete",
+    ),
+)
+
+
+class TopicEngines:
+    """The installed engines, as far as topics need them.
+
+    Args:
+        names: returns the names of the installed engines.
+        capabilities: returns the capabilities of an engine; raises EngineMissingError.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]], capabilities: Callable[[str], Capabilities]) -> None:
+        self._names = names
+        self._capabilities = capabilities
+
+    def check(self, config: pb.TopicConfig) -> None:
+        """Refuse a configuration that its engine cannot apply.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST with the setting, what the engine cannot do, and the engines that can.
+        """
+        if config.engine in {"", SEGMENT}:
+            return
+        try:
+            can = self._capabilities(config.engine)
+        except EngineMissingError:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"engine {config.engine!r} is not installed on the node that owns __meta; installed are "
+                f"{', '.join(self._names())}; install its package on every node and restart them",
+            ) from None
+        for need in _NEEDS:
+            if need.is_needed(config) and not need.is_met(can):
+                able = ", ".join(self._able(config))
+                raise ProtocolError(
+                    pb.INVALID_REQUEST,
+                    f"engine {config.engine} cannot {need.lacks}, which {need.setting} need; {need.remedy}, or use an "
+                    f"engine that can: {able}",
+                )
+
+    def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:
+        """Refuse a change to an engine that loses its records in a restart, for a topic that has records elsewhere.
+
+        Such an engine leaves a gap in the log, and what lies before the gap would be deleted.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST with the engines that can; as `check`.
+        """
+        self.check(after)
+        if after.engine in {before.engine, "", SEGMENT} or self._capabilities(after.engine).survives_restart:
+            return
+        able = [name for name in self._able(after) if self._capabilities(name).survives_restart]
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"engine {after.engine} loses its records in a restart, and the earlier records of this topic, in engine "
+            f"{before.engine or SEGMENT}, could not be read behind the gap; create another topic with "
+            f"{after.engine}, or use an engine that keeps its records: {', '.join(able)}",
+        )
+
+    def _able(self, config: pb.TopicConfig) -> list[str]:
+        """Return the installed engines that can apply a configuration."""
+        found: list[str] = []
+        for name in self._names():
+            try:
+                can = self._capabilities(name)
+            except EngineMissingError:
+                continue
+            if all(need.is_met(can) for need in _NEEDS if need.is_needed(config)):
+                found.append(name)
+        return found
