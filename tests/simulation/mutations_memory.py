@@ -10,6 +10,7 @@ from tidelog_broker.core.replication import candidate, paxos
 from tidelog_broker.core.replication.acceptor import Acceptor
 from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.candidate import Candidate
+from tidelog_broker.core.replication.chain import LostRecords
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.paxos import Promise
@@ -121,10 +122,13 @@ def absent_replicas_not_waited_for() -> Replacements:
 def missing_is_lost() -> Replacements:
     """Readers of an ended epoch that is being fetched get the error for a lost one."""
 
-    def lost_below(self: Backfill) -> int:
-        return max((self._state.decision(epoch).end_offset for epoch in self.incomplete), default=0)
+    def lost_ranges(self: Backfill) -> tuple[LostRecords, ...]:
+        state = self._state
+        return tuple(
+            LostRecords(state.start_of(one), state.decision(one).end_offset) for one in sorted(self.incomplete)
+        )
 
-    return [(Backfill, "lost_below", property(lost_below))]
+    return [(Backfill, "lost_ranges", property(lost_ranges))]
 
 
 def acknowledged_in_doubt() -> Replacements:

@@ -55,7 +55,7 @@ class BackfillMonitor:
                         missing.records,
                     )
         for name in sorted(self._nowhere - nowhere):
-            log.info("%s: missing history is being fetched, or has been restored", name)
+            log.info("%s: missing history is being fetched, has been restored, or is lost", name)
         self._nowhere = frozenset(nowhere)
         self._metrics.missing_epochs.set(epochs)
         self._metrics.missing_records.set(records)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.state import PartitionState
-from tidelog_broker.storage.partition.matching import NewestMatch, ReadResult, RecordFilter, filter_all
+from tidelog_broker.storage.partition.matching import MatchingReader, NewestMatch, ReadResult, RecordFilter, filter_all
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.errors import ProtocolError
@@ -53,7 +53,8 @@ class FilteredReader:
         if hot and not (is_indexed and sum(len(entry.data) for entry in hot) >= HOT_BYTES):
             batches = [entry.data for entry in hot]
             return await self._call(partial(filter_all, batches, bytes_max, record_filter), offset)
-        read = partial(self._log.matching.read, offset, bytes_max, limit_offset=end, record_filter=record_filter)
+        matching = (self._state.run_beside(offset) or self._log).matching
+        read = partial(matching.read, offset, bytes_max, limit_offset=end, record_filter=record_filter)
         return await self._call(read, offset)
 
     async def find_newest(self, record_filter: RecordFilter, goes_on: Callable[[], bool]) -> NewestMatch | None:
@@ -62,18 +63,18 @@ class FilteredReader:
         Raises:
             ProtocolError: as `PartitionReader.read_log`; also if an older epoch is still being fetched.
         """
-        limit = self._state.readable_end
         found: NewestMatch | None = None
-        while goes_on() and limit > self._log.start_offset:
-            looked = await self._call(
-                partial(self._log.matching.newest, limit_offset=limit, record_filter=record_filter), limit
-            )
-            if looked.offset is not None:
-                found = looked
-                break
-            if looked.from_offset >= limit:
-                break
-            limit = looked.from_offset
+        for matching, start_offset, end_offset in self._searched():
+            limit = end_offset
+            while found is None and goes_on() and limit > start_offset:
+                looked = await self._call(
+                    partial(matching.newest, limit_offset=limit, record_filter=record_filter), limit
+                )
+                if looked.offset is not None:
+                    found = looked
+                if looked.from_offset >= limit:
+                    break
+                limit = looked.from_offset
         history = self._state.replica.backfill
         awaited_below = history.awaited_below if history.incomplete else 0
         if awaited_below and (found is None or found.from_offset < awaited_below):
@@ -81,6 +82,13 @@ class FilteredReader:
                 self._state.log_start
             )  # A newer match may be among the records that are being fetched.
         return found
+
+    def _searched(self) -> list[tuple[MatchingReader, int, int]]:
+        """Return the readers of the log and of copies before lost epochs, newest first, each with its bounds."""
+        log = self._log
+        runs = reversed(log.detached.runs) if self._state.replica.backfill.lost_below else ()
+        beside = [(run.matching, run.start_offset, run.end_offset) for run in runs]
+        return [(log.matching, log.start_offset, self._state.readable_end), *beside]
 
     async def _call(self, look: Callable[[], T], offset: int) -> T:
         with self._state.reading(offset):

@@ -23,7 +23,7 @@ from functools import partial
 
 from tidelog_broker.base.partition_gauges import PartitionFigures
 from tidelog_broker.core.hot_ring import HotRing, RingEntry
-from tidelog_broker.core.replication.effects import Append, EpochDecided
+from tidelog_broker.core.replication.effects import Append, EpochDecided, EpochLost
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.change_notifier import ChangeNotifier
 from tidelog_broker.partition.compaction import Compaction
@@ -249,6 +249,19 @@ class Partition:
                 pb.Flush.Name(ended.flush).lower(),
                 news.end_offset,
             )
+
+    def epoch_lost(self, news: EpochLost) -> None:
+        """Log the loss, and wake readers, which get an error with the bounds."""
+        log.warning(
+            "DATA_LOSS: %s: no node has epoch %d any more, because all nodes with a copy in memory restarted; its "
+            "records from offset %d to %d are lost, and readers continue at offset %d",
+            self.name,
+            news.epoch,
+            news.start_offset,
+            news.end_offset,
+            self.state.resume_offset(news.start_offset),
+        )
+        self.changes.wake()
 
     def commit_moved(self) -> None:
         """Answer publishes: the high watermark has advanced."""

@@ -48,7 +48,7 @@ class ProjectedReader:
                 wanted = [hot[0], *(entry for entry in hot[1:] if entry.base_offset < projection.end_offset)]
                 return await self.of(ReadResult([entry.data for entry in wanted], wanted[-1].end_offset), projection)
             read = partial(
-                self._log.projecting.read,
+                (self._state.run_beside(offset) or self._log).projecting.read,
                 offset,
                 bytes_max,
                 limit_offset=end,

@@ -58,6 +58,8 @@ class PartitionReader:
         end = (owner.next_offset if owner is not None else self._state.high_watermark) if self._state.is_alone else None
         if self.is_deleted(offset) or (end is not None and offset > end):
             raise self._state.out_of_range(offset)
+        if self._state.run_beside(offset) is not None:
+            return
         if self._is_missing(offset) or (offset < self._log.start_offset and not self._state.is_alone):
             raise self._state.missing_here_error(offset)
 
@@ -101,7 +103,8 @@ class PartitionReader:
         limit = self._state.readable_until(offset)
         if offset >= limit:
             return FoundBatches([], [], offset)
-        read = self._log.reader.read
+        beside = self._state.run_beside(offset)
+        read = (beside or self._log).reader.read
         with self._state.reading(offset):
             return await self._workers.call(self._io_key, read, offset, bytes_max, limit_offset=limit, to_send=to_send)
 
@@ -113,6 +116,12 @@ class PartitionReader:
         """
         start_offset, limit = self._state.log_start, self._state.readable_end
         with self._state.reading(start_offset):
+            for run in self._log.detached.runs if self._replica.backfill.lost_below else ():
+                older = await self._workers.call(
+                    self._io_key, _first_record, run.reader, timestamp_us, start_offset, run.end_offset
+                )
+                if older.record is not None and not self._replica.backfill.awaited_below:
+                    return older.record
             found = await self._workers.call(
                 self._io_key, _first_record, self._log.reader, timestamp_us, start_offset, limit
             )

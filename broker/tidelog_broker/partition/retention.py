@@ -204,7 +204,7 @@ class Retention:
             return 0
         bytes_max, committed = config.retention_bytes, state.high_watermark
         below = self._outdated(self.ages.expired_below, 0, committed) if self.ages.expired_below else 0
-        if bytes_max and state.log.size_bytes > bytes_max and not state.replica.backfill.incomplete:
+        if bytes_max and state.log.size_bytes > bytes_max and not state.replica.backfill.awaits_any:
             below = max(below, self._outdated(0, bytes_max, committed))
         return below
 

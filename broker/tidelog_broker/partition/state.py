@@ -5,14 +5,16 @@ The methods do not wait, and only `refusal`, `topic` and caches change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tidelog_broker.cluster.routes import Route, route_of
+from tidelog_broker.core.replication.chain import LostRecords
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.storage.io.errors import NotHeldError
+from tidelog_broker.storage.partition.detached_epochs import RunReaders
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -136,23 +138,32 @@ class PartitionState:
 
     def resume_offset(self, offset: int) -> int:
         """Return where a reader continues if the record at `offset` was lost by engines; `offset` if it was not."""
-        lost, history = self._known.chain.lost, self.replica.backfill
-        if not lost and not history.incomplete:
-            return offset
-        if offset < history.lost_below and not self.log.start_offset <= offset < self.log.end_offset:
-            offset = history.lost_below
-        for one in lost:
+        for one in self._losses:
             if one.start <= offset < one.end:
                 offset = one.end
         return offset
 
+    @property
+    def _losses(self) -> Sequence[LostRecords]:
+        """The offsets of lost records, ascending: those that decisions report, and of ended epochs without a copy."""
+        lost, gone = self._known.chain.lost, self.replica.backfill.lost_ranges
+        return sorted((*lost, *gone)) if gone else lost
+
     def readable_until(self, offset: int) -> int:
         """Return where a read from `offset` ends at the latest: at the readable end, or before lost records."""
         end = self.readable_end
-        for one in self._known.chain.lost:
+        for one in self._losses:
             if offset < one.end:
                 return min(end, max(offset, one.start))
         return end
+
+    def run_beside(self, offset: int) -> RunReaders | None:
+        """Return the readers of a copy before a lost epoch, which is not in the log, if it has the record at an offset.
+
+        None if the record is in the log, or if epochs in between may still be fetched.
+        """
+        lost_below = self.replica.backfill.lost_below
+        return self.log.detached.run_at(offset) if offset < min(lost_below, self.log.start_offset) else None
 
     @property
     def latest(self) -> int:
@@ -161,7 +172,7 @@ class PartitionState:
 
     @property
     def held_from(self) -> int:
-        """The first offset that any node may have."""
+        """The first offset after which no epoch is lost."""
         return max(self.log_start, self.replica.backfill.lost_below)
 
     @property
@@ -323,8 +334,8 @@ class PartitionState:
         resume = self.resume_offset(offset)
         return ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"{self.name}: DATA_LOSS: the records from offset {offset} to {resume} were in an engine that loses "
-            f"them in a restart, and too many nodes have restarted; continue at offset {resume}",
+            f"{self.name}: DATA_LOSS: offsets {offset} to {resume - 1} are lost, because too many of the nodes that "
+            f"had their records only in memory have restarted; continue at offset {resume}",
             log_start_offset=resume,
             high_watermark=max(resume, self.high_watermark),
         )

@@ -26,6 +26,7 @@ from tidelog_broker.core.replication.effects import (
     Effect,
     EpochDecided,
     EpochFenced,
+    EpochLost,
     FinishPartialCopy,
     Halted,
     LaterSnapshot,
@@ -297,6 +298,8 @@ class ReplicaDriver:
                 listener.fenced()
             case EpochDecided():
                 listener.decided(effect)
+            case EpochLost():
+                listener.epoch_lost(effect)
             case RecordsDeleted():
                 listener.records_deleted()
             case Halted():

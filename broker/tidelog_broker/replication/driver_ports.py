@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.replication.effects import Append, EpochDecided, Sending
+from tidelog_broker.core.replication.effects import Append, EpochDecided, EpochLost, Sending
 from tidelog_broker.core.replication.ports import ClusterHints
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
@@ -76,6 +76,9 @@ class Listener(Protocol):
 
     def decided(self, news: EpochDecided) -> None:
         """An epoch has ended."""
+
+    def epoch_lost(self, news: EpochLost) -> None:
+        """No node has the records of a sealed epoch any more."""
 
     def commit_moved(self) -> None:
         """The high watermark has advanced."""

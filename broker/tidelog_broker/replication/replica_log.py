@@ -48,6 +48,7 @@ class ReplicaLog:
     ) -> None:
         self.store = store
         self._chain = chain
+        store.after_leaving = self._reopen_volatile_copies
         self._node_id = node_id
         self._log_start = log_start
         self.producers = LoggedProducers(store, chain, lambda: self._log_start)
@@ -186,6 +187,16 @@ class ReplicaLog:
                 epoch in copies.partial_epochs
             )  # The epoch may have been added to the log together with the previous one.
             if is_beside and copies.copy_position(epoch) is None and epoch < self._chain.active.epoch:
+                self._resume_partial_copy(epoch, self._chain.decision(epoch))
+
+    def _reopen_volatile_copies(self) -> None:
+        """Open the copies that have left the log and that a restart would lose.
+
+        Other nodes may fetch them, and clients read them if an epoch between them and the log is lost.
+        """
+        copies = self.store.copies
+        for epoch in copies.partial_epochs:
+            if copies.copy_position(epoch) is None and self.is_volatile(epoch):
                 self._resume_partial_copy(epoch, self._chain.decision(epoch))
 
     def _resume_partial_copy(self, epoch: int, decision: pb.EpochDecision) -> None:
@@ -337,7 +348,7 @@ class ReplicaLog:
             ProtocolError: as `EpochReading.read`.
         """
         nothing = BatchRange((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
-        held = self.store.log_of(effect.epoch)
+        held = self.store.copy_of(effect.epoch)
         if held is None or not held.start_offset <= effect.from_offset < held.end_offset:
             return nothing
         base = held.reader.digest_at(effect.from_offset)

@@ -10,6 +10,7 @@ from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, started_cl
 from tests.broker.stand import settled
 
 from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_proto import broker_pb2 as pb
@@ -78,7 +79,8 @@ async def test_each_node_restarts_in_turn(cluster: ClusterStand) -> None:
     await cluster.publish(*values)
     for name in NODES * 2:
         await cluster.agree(*values)
-        await settled(lambda: not any(cluster.partition(one).replica.state.doubt for one in NODES), "a copy is in doubt")
+        copies = [cluster.partition(one).replica.state for one in NODES]
+        await settled(lambda copies=copies: not any(one.doubt for one in copies), "a copy may lack records")
         await restart(cluster, name)
         await cluster.owner()
         values.append(b"%d" % len(values))
@@ -211,3 +213,54 @@ async def test_readers_get_the_bounds_of_an_ended_epoch_that_all_nodes_have_lost
     for name in NODES:
         assert lost(cluster, name, 0) == lost(cluster, name, 1) == cluster.partition(name).state.earliest
         assert cluster.partition(name).state.log_start == 0, "nothing is deleted because of a loss"
+
+
+async def next_epoch(cluster: ClusterStand, *node_ids: str) -> None:
+    """Have the owner end its epoch, and wait until some nodes have entered the next one."""
+    owner = await cluster.owner()
+    before = cluster.partition(owner).state.epoch
+    cluster.partition(owner).driver.roll_over(Plan(owner, NODES, 2, pb.NEVER, engine=MEMORY))
+    await settled(lambda: all(cluster.partition(name).state.epoch > before for name in node_ids), "no new epoch")
+    await cluster.owner()
+
+
+async def test_records_before_a_lost_epoch_are_fetched_and_read(
+    cluster: ClusterStand, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M1: of three epochs the second is lost everywhere, and only one node still has the first."""
+    owner = await cluster.owner()
+    await cluster.publish(b"a")
+    await cluster.agree(b"a")
+    lagging = next(name for name in NODES if name != owner)
+    restarted = [name for name in NODES if name != lagging]
+    cluster.isolate(lagging)
+    await next_epoch(cluster, *restarted)
+    await cluster.publish(b"b")
+    await next_epoch(cluster, *restarted)
+    for name in restarted:
+        await cluster.crash(name)
+    cluster.isolate()
+    await cluster.start(*restarted)
+    [result] = await cluster.publish(b"c")
+    resume = result.base_offset
+    for name in NODES:
+        one = cluster.partition(name)
+        history = one.replica.backfill
+        await settled(
+            lambda history=history: (history.lost_below, history.awaited_below, history.missing()) == (2, 0, None),
+            f"{name} waits for what is lost, or lacks what is left",
+        )
+        await reaches(cluster, name, resume + 1)
+        assert one.state.earliest == 0
+        peer = await cluster.peer(name)
+        assert [value for found in await peer.fetch(TOPIC_ID, 0) for value in found.values()] == [b"a"]
+        assert lost(cluster, name, 1) == resume
+        found = await one.filtered.read(0, 1 << 20, RecordFilter(None, "no such tag"))
+        assert (found.batches, found.next_offset) == ([], 1)
+        first = await one.reader.find_by_time(0)
+        assert first is not None
+        assert first[0] == 0
+        projected = await one.projected.read(0, 1 << 20, projection_of(pb.Projection()), is_prompt=False)
+        assert projected.next_offset == 1
+        told = [record.getMessage() for record in caplog.records if "no node has epoch" in record.getMessage()]
+        assert any(f"offset 1 to 2 are lost, and readers continue at offset {resume}" in text for text in told)

@@ -24,7 +24,8 @@ quorum of copies exists, each epoch is available in its newest version or in all
 
 An engine may keep an epoch only as long as its process runs. If every holder of such an epoch has answered repeatedly
 that it has nothing of it, the epoch is lost: readers continue at its end, an owner opens without its producers, and the
-holders are asked seldom (ADR 0189).
+holders are asked seldom (ADR 0189). Epochs before it are fetched as usual; their copies stay beside the log, which has
+no gaps, and are read there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.effects import AppendPartialCopy, DropCopy, FinishPartialCopy, SetAside
+from tidelog_broker.core.replication.chain import LostRecords
+from tidelog_broker.core.replication.effects import (
+    AppendPartialCopy,
+    DropCopy,
+    EpochLost,
+    FinishPartialCopy,
+    SetAside,
+)
 from tidelog_broker.core.replication.epoch_versions import EpochVersions
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
@@ -89,6 +97,10 @@ class Backfill:
         """Decided epochs of which this node has no complete copy."""
         self._lost: set[int] = set()
         """Those of them that no holder has any more."""
+        self._lost_ranges: tuple[LostRecords, ...] = ()
+        """Their offsets; replaced as a whole."""
+        self._lost_asked = 0
+        """The lost epoch of the newest request."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -99,13 +111,13 @@ class Backfill:
     def missing(self) -> MissingHistory | None:
         """Return what this copy lacks; None if it is complete or this node need not hold it."""
         state, fetch = self._state, self._fetch
-        incomplete = self._retained_incomplete_epochs() if state.is_member else []
+        incomplete = self._awaited_epochs() if state.is_member else []
         if not incomplete:
             return None
         records = sum(
             state.decision(epoch).end_offset - max(state.start_of(epoch), state.log_start) for epoch in incomplete
         )
-        if fetch is None:
+        if fetch is None or fetch.epoch in self._lost:
             return MissingHistory(len(incomplete), records, max(incomplete), "", is_unavailable=False)
         here = self._at.offset - max(state.start_of(fetch.epoch), state.log_start)
         return MissingHistory(
@@ -120,14 +132,33 @@ class Backfill:
     @property
     def lost_below(self) -> int:
         """The end of the newest epoch that no holder has any more; 0 without one."""
-        self._lost &= self.incomplete
-        return max((self._state.decision(epoch).end_offset for epoch in self._lost), default=0)
+        return self.lost_ranges[-1].end if self.lost_ranges else 0
+
+    @property
+    def lost_ranges(self) -> tuple[LostRecords, ...]:
+        """The offsets of the epochs that no holder has any more, ascending."""
+        if not self._lost:
+            return ()
+        if not self._lost <= self.incomplete:
+            self._lost &= self.incomplete
+            self._note_lost()
+        return self._lost_ranges
+
+    def _note_lost(self) -> None:
+        state = self._state
+        self._lost_ranges = tuple(
+            LostRecords(state.start_of(epoch), state.decision(epoch).end_offset) for epoch in sorted(self._lost)
+        )
+
+    @property
+    def awaits_any(self) -> bool:
+        """Whether an incomplete epoch is not lost."""
+        return not self.incomplete <= self._lost
 
     @property
     def awaited_below(self) -> int:
-        """The start of the complete range while older epochs are fetched; 0 once the newest missing one is lost."""
-        complete_from = self.complete_from
-        return complete_from if complete_from > self.lost_below else 0
+        """The end of the newest epoch that this copy lacks and that is not lost; 0 without one."""
+        return max((self._state.decision(epoch).end_offset for epoch in self._awaited_epochs()), default=0)
 
     @property
     def outdated_below(self) -> int:
@@ -162,6 +193,10 @@ class Backfill:
         """Return the incomplete epochs that retention has not deleted."""
         state = self._state
         return [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
+
+    def _awaited_epochs(self) -> list[int]:
+        """Return the incomplete epochs that retention has not deleted and that are not lost."""
+        return [epoch for epoch in self._retained_incomplete_epochs() if epoch not in self._lost]
 
     def tick(self, now_ms: int) -> None:
         """Repeat a request that timed out, to the next source."""
@@ -214,22 +249,28 @@ class Backfill:
         self._has_front = not self._fetch.digest_unknown and have.offset > start_offset
         self._at = Position(state.log_start, 0) if self._fetch.digest_unknown else have
         self._start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
-        if self._at.offset < decision.end_offset:
+        if self._at.offset == decision.end_offset:
+            self._add_complete(self._fetch)
+        elif epoch in self._lost:
+            self._lost_asked = epoch
+            self._fetch.pause(now_ms + LOST_REST_MS)
+        else:
             self._ask_within_budget(self._fetch, now_ms)
-            return
-        self._add_complete(self._fetch)
 
     def _next(self, incomplete: Sequence[int]) -> int | None:
         """Return the epoch to fetch next: missing epochs, newest first, then damaged and outdated ones, oldest first.
 
-        None while local compaction still needs the outdated copy as input for an older epoch.
+        Then lost ones, in turns. None while local compaction still needs the outdated copy as input for an older epoch.
         """
-        lacking = [epoch for epoch in incomplete if not self._is_beside(epoch)]
+        lacking = [epoch for epoch in incomplete if not self._is_beside(epoch) and epoch not in self._lost]
         if lacking:
             return max(lacking)
         if self._damaged:
             return min(self._damaged)
-        epoch = min(incomplete)
+        outdated = [epoch for epoch in incomplete if epoch not in self._lost]
+        if not outdated:
+            return max((epoch for epoch in incomplete if epoch < self._lost_asked), default=max(incomplete))
+        epoch = min(outdated)
         waits = any(
             older < epoch and self.versions.is_base_of(epoch, older) for older in self.versions.outdated_epochs()
         )
@@ -368,11 +409,13 @@ class Backfill:
     def _is_preempted(self, fetch: PeerFetch) -> bool:
         """Return whether an epoch newer than the fetched one is missing, so that it should be fetched first.
 
-        An older epoch may take hours. Its copy continues once the newer one is complete.
+        An older epoch may take hours. Its copy continues once the newer one is complete. A lost epoch gives way to any.
         """
+        if fetch.epoch in self._lost:
+            return bool(self._awaited_epochs())
         if max(self.incomplete, default=fetch.epoch) <= fetch.epoch:
             return False
-        return any(epoch > fetch.epoch and not self._is_beside(epoch) for epoch in self._retained_incomplete_epochs())
+        return any(epoch > fetch.epoch and not self._is_beside(epoch) for epoch in self._awaited_epochs())
 
     def _is_urgent(self, fetch: PeerFetch) -> bool:
         """Return whether readers near the end of the log wait for the epoch.
@@ -486,11 +529,18 @@ class Backfill:
     def _declined(self, fetch: PeerFetch, status: pb.ReplicaStatus, now_ms: int) -> None:
         """Ask the next source; consider the epoch lost if no node has anything of it, see `LOST_ROUNDS`."""
         state, epoch = self._state, fetch.epoch
-        rest_ms = LOST_REST_MS if epoch in self._lost else 0
-        fetch.declined(now_ms, is_without=status == pb.NOT_HELD, rest_ms=rest_ms)
-        if fetch.rounds_without >= LOST_ROUNDS and epoch not in self._lost and state.log.is_volatile(epoch):
+        fetch.declined(now_ms, is_without=status == pb.NOT_HELD)
+        if epoch in self._lost:
+            if fetch.is_exhausted:
+                self._fetch = None
+                self.go_on(now_ms)
+        elif fetch.rounds_without >= LOST_ROUNDS and state.log.is_volatile(epoch):
             self._lost.add(epoch)
+            self._note_lost()
+            state.emit(EpochLost(epoch, state.start_of(epoch), state.decision(epoch).end_offset))
+            self._fetch = None
             self._whole()
+            self.go_on(now_ms)
 
     def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
         self._state.send(fetch.source, fetch.ask(self._at, now_ms))

@@ -257,6 +257,15 @@ class EpochDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochLost:
+    """No node has the records of a sealed epoch any more: restarts have lost all its copies."""
+
+    epoch: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommitMoved:
     """The known high watermark has moved."""
 
@@ -280,5 +289,7 @@ class Halted:
     reason: str
 
 
-Notification = OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | CommitMoved | RecordsDeleted | Halted
+Notification = (
+    OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | EpochLost | CommitMoved | RecordsDeleted | Halted
+)
 Effect = Send | Write | ReadLog | SyncAhead | RebuildProducers | Notification

@@ -169,11 +169,10 @@ class PeerFetch:
         self._without.clear()
         self._retry_ms = None
 
-    def declined(self, now_ms: int, *, is_without: bool = False, rest_ms: int = 0) -> None:
+    def declined(self, now_ms: int, *, is_without: bool = False) -> None:
         """Record that the source does not provide the data, and schedule a request to the next source.
 
-        With `is_without` it has no such records, and not just another version, or too much to do. A new round begins
-        after `rest_ms`.
+        With `is_without` it has no such records, and not just another version, or too much to do.
         """
         if is_without:
             self._without.add(self.source)
@@ -182,7 +181,7 @@ class PeerFetch:
                 self._without.clear()
         self._declined.add(self.source)
         self._in_vain += 1
-        self._next(now_ms, round_ms=max(rest_ms, self._timing.resend_ms))
+        self._next(now_ms, round_ms=self._timing.resend_ms)
 
     def redirected(self, now_ms: int) -> None:
         """Ask the source again at once: it has no batch boundary at the position, and has named another one."""

@@ -104,6 +104,7 @@ class EpochCopies:
             and start_digest != 0
         ):
             self.demote(len(self._held.epochs))  # An existing copy may begin earlier and continue the log.
+        self._note_detached()
         return copy.position
 
     def _open_copy(self, target: CopyTarget, start_digest: int | None) -> PartialCopy:
@@ -184,6 +185,7 @@ class EpochCopies:
         if epoch not in self._copies:
             return
         copy = self._copies.pop(epoch)
+        self._note_detached()
         if copy is not None:
             copy.log.close(sync=False)
         path = self._held.directory / partial_copy_dir_name(epoch)
@@ -254,6 +256,7 @@ class EpochCopies:
             if copy is not None:
                 copy.log.close(sync=sync)
         self._copies.clear()
+        self._note_detached()
 
     def demote(self, count: int) -> None:
         """Remove the oldest epochs from the log, oldest first, so that a crash leaves no gap."""
@@ -265,6 +268,7 @@ class EpochCopies:
         """Add every complete copy that continues the log."""
         while (ready := next(filter(self._fits, filter(None, self._copies.values())), None)) is not None:
             self._add_copy(ready)
+        self._note_detached()
 
     def has_copy_below(self, offset: int) -> bool:
         """Return whether `drop_below` has something to remove. Thread-safe."""
@@ -287,6 +291,18 @@ class EpochCopies:
             epoch: start_offset if copy is None else copy.target.end.offset for epoch, copy in [*self._copies.items()]
         }
         return [epoch for epoch, end_offset in ends.items() if epoch < oldest and end_offset <= offset]
+
+    def _note_detached(self) -> None:
+        """Show readers the complete copies of epochs before the log."""
+        epochs = self._held.epochs
+        oldest = epochs[0].epoch if epochs else 0
+        complete = (copy for copy in self._copies.values() if copy is not None and copy.log.state == "sealed")
+        stores = sorted(
+            (copy.log for copy in complete if copy.target.epoch < oldest and copy.is_complete),
+            key=lambda store: store.epoch,
+        )
+        if stores or self._held.detached:
+            self._held.detached = tuple(stores)
 
     def _copy_of(self, epoch: int) -> PartialCopy:
         copy = self._copies.get(epoch)
@@ -329,6 +345,7 @@ class EpochCopies:
             # After a restart the epoch was opened as the newest one, and without its decided end.
             newest.seal()
         del self._copies[epoch]
+        self._note_detached()
         copy.log.close()
         path = self._held.directory / epoch_dir_name(epoch)
         try:
@@ -357,6 +374,7 @@ class EpochCopies:
         fs = self._held.disk.fs
         if epoch in self._copies and self._held.log_of(epoch) is None:
             copy = self._copies.pop(epoch)
+            self._note_detached()
             if copy is not None:
                 copy.log.close(sync=False)
             return put_aside(fs, self._held.directory / partial_copy_dir_name(epoch), reason)

@@ -1,6 +1,6 @@
 """The part of a partition's log on this node: the logs of its epochs, and why it is in LIMBO.
 
-The tuple of the epochs' logs is replaced as a whole, never mutated, so readers on other threads load it once.
+The tuples of the epochs' logs are replaced as a whole, never mutated, so readers on other threads load them once.
 Everything else belongs to the partition's appending thread.
 """
 
@@ -46,6 +46,7 @@ class HeldEpochs:
 
     Attributes:
         epochs: the epochs' logs, oldest first; the last one is the active one.
+        detached: complete copies of older epochs beside the log, oldest first.
         lost: the epoch that puts the whole partition into LIMBO; None if no epoch does.
         gone_below: retention on this node has deleted the records below this offset.
         replaced: directories of older versions, to be removed.
@@ -66,6 +67,7 @@ class HeldEpochs:
         self.directory = directory
         self.name = name
         self.epochs = tuple(epochs)
+        self.detached: tuple[EpochStore, ...] = ()
         self.lost = lost
         self.gone_below = 0
         self.replaced: list[Path] = []
@@ -139,6 +141,10 @@ class HeldEpochs:
     def log_of(self, epoch: int) -> EpochStore | None:
         """Return an epoch's log; None if the partition's log does not have the epoch."""
         return next((log for log in self.epochs if log.epoch == epoch), None)
+
+    def copy_of(self, epoch: int) -> EpochStore | None:
+        """Return an epoch's log, or its complete copy beside the log; None without one."""
+        return next((log for log in (*self.epochs, *self.detached) if log.epoch == epoch), None)
 
     def replace(self, old: EpochStore, made: Path, decided: int, end: LogPosition) -> None:
         """Replace the log of an epoch by a finished version of it; on the partition's appending thread.

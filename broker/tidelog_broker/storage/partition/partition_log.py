@@ -28,6 +28,7 @@ from tidelog_broker.storage.engines.stores import (
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError, unreadable
 from tidelog_broker.storage.partition.append_times import AppendTimes
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
+from tidelog_broker.storage.partition.detached_epochs import DetachedEpochs
 from tidelog_broker.storage.partition.epoch_copies import EpochCopies
 from tidelog_broker.storage.partition.epoch_repair import EpochRepair
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs, find_lost_epoch
@@ -73,12 +74,16 @@ class PartitionLog:
         """Indexes to find records by key and tag."""
         self.before_leaving: Callable[[], None] = lambda: None
         """Called before epochs leave the log because the next epoch begins after a gap."""
+        self.after_leaving: Callable[[], None] = lambda: None
+        """Called when an epoch has begun while there are copies beside the log, such as epochs that have left it."""
         self.matching = MatchingReader(held, self.indexes)
         """Reads records that match a filter, on any thread."""
         self.projecting = ProjectingReader(held, self.reader)
         """Reads some columns, or records of a time range, on any thread."""
         self.copies = EpochCopies(held, dormant_copies)
         """Partial copies of missing epochs."""
+        self.detached = DetachedEpochs(held)
+        """Reads complete copies beside the log."""
         self.compacted = CompactedCopies(held)
         """Swaps in compacted versions of sealed epochs."""
         self.times = AppendTimes(held)
@@ -181,6 +186,10 @@ class PartitionLog:
     def log_of(self, epoch: int) -> EpochStore | None:
         """Return the store of an epoch, if it is in the partition's log."""
         return self._held.log_of(epoch)
+
+    def copy_of(self, epoch: int) -> EpochStore | None:
+        """Return the store of an epoch, if it is in the partition's log or a complete copy beside it."""
+        return self._held.copy_of(epoch)
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
         """Return end offset and end digest of an epoch; if it has no files, its start and 0."""
@@ -297,6 +306,8 @@ class PartitionLog:
         self._held.lost = None
         # The older epochs have left the log, so complete copies beside it may continue the log now.
         self.copies.add_complete_copies()
+        if self.copies.partial_epochs:
+            self.after_leaving()
         return new
 
     def truncate_epoch(self, epoch: int, end_offset: int) -> None:

@@ -84,13 +84,13 @@ class PartitionLogReader:
         return load_snapshots(self._held.disk.fs, self._held.directory) if self._held.epochs else iter(())
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """See `EpochReading.digest_at`; None also for an epoch that is not in the log."""
-        log = self._held.log_of(epoch)
+        """See `EpochReading.digest_at`; None also for an epoch without a complete copy."""
+        log = self._held.copy_of(epoch)
         return log.reader.digest_at(offset) if log is not None else None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """See `EpochReading.batch_start`; None also for an epoch that is not in the log."""
-        log = self._held.log_of(epoch)
+        """See `EpochReading.batch_start`; None also for an epoch without a complete copy."""
+        log = self._held.copy_of(epoch)
         return log.reader.batch_start(offset) if log is not None else None
 
 
