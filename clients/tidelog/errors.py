@@ -256,7 +256,10 @@ class UnknownPartitionError(TidelogError):
 
 
 class OffsetOutOfRangeError(TidelogError):
-    """The offset is outside the readable range `log_start_offset` to `high_watermark`."""
+    """The offset is outside the readable range `log_start_offset` to `high_watermark`, or its record is lost.
+
+    For a lost record of a topic in memory, `log_start_offset` is the offset of the next record that is left.
+    """
 
     default_code = pb.OFFSET_OUT_OF_RANGE
     log_start_offset: int = 0

@@ -79,7 +79,7 @@ def _lost(offset_range: OffsetRange, start: int, end: int, *, fail_on_data_loss:
     )
     if fail_on_data_loss:
         raise DataLossError(
-            f"{message} Retention may have deleted them: increase retention, read sooner, or set 'failOnDataLoss' to "
-            "'false'."
+            f"{message} Retention may have deleted them, or nodes that had them in memory may have restarted: increase "
+            f"retention, read sooner, begin at offset {end}, or set 'failOnDataLoss' to 'false'."
         )
     _LOG.warning("%s They are skipped.", message)

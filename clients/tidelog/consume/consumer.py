@@ -244,7 +244,8 @@ class Consumer:
         `batch.batch.end_offset`. A batch without records only advances the position.
 
         Raises:
-            OffsetOutOfRangeError: retention has deleted the position (with `on_out_of_range="error"`).
+            OffsetOutOfRangeError: retention has deleted the position, or its record is lost (with
+                `on_out_of_range="error"`).
             TidelogError: reading cannot continue.
         """
         self._check_usable()

@@ -178,5 +178,6 @@ def read_ranges(
 def _lost(span: OffsetRange, start: int, end: int) -> None:
     raise OffsetOutOfRangeError(
         f"{span.topic!r}/{span.partition}: offsets {start} to {end - 1} cannot be read any more: retention deleted "
-        "them, or the log was truncated; read from the start of the log, or raise the topic's retention"
+        "them, the log was truncated, or nodes that had them in memory restarted; read from the start of the log, or "
+        f"from offset {end}, or raise the topic's retention"
     )

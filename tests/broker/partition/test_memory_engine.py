@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, started_cl
 from tests.broker.stand import settled
 
 from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_broker.storage.partition.matching import RecordFilter
@@ -41,6 +43,18 @@ async def reaches(cluster: ClusterStand, node_id: str, end: int) -> None:
     """Wait until a node serves everything up to an offset."""
     state = cluster.partition(node_id).state
     await settled(lambda: state.readable_end == end, "it lacks the record")
+
+
+async def whole(cluster: ClusterStand) -> None:
+    """Wait until no copy may lack records."""
+    copies = [cluster.partition(name).replica.state for name in NODES]
+    await settled(lambda: not any(copy.doubt for copy in copies), "a copy may lack records")
+
+
+def knows_losses(partition: Partition, end: int) -> bool:
+    """Return whether a node knows that epochs up to an offset are lost, and lacks no others."""
+    history = partition.replica.backfill
+    return (history.lost_below, history.awaited_below, history.missing()) == (end, 0, None)
 
 
 async def entered_after(cluster: ClusterStand, epoch: int) -> None:
@@ -79,8 +93,7 @@ async def test_each_node_restarts_in_turn(cluster: ClusterStand) -> None:
     await cluster.publish(*values)
     for name in NODES * 2:
         await cluster.agree(*values)
-        copies = [cluster.partition(one).replica.state for one in NODES]
-        await settled(lambda copies=copies: not any(one.doubt for one in copies), "a copy may lack records")
+        await whole(cluster)
         await restart(cluster, name)
         await cluster.owner()
         values.append(b"%d" % len(values))
@@ -245,11 +258,7 @@ async def test_records_before_a_lost_epoch_are_fetched_and_read(
     resume = result.base_offset
     for name in NODES:
         one = cluster.partition(name)
-        history = one.replica.backfill
-        await settled(
-            lambda history=history: (history.lost_below, history.awaited_below, history.missing()) == (2, 0, None),
-            f"{name} waits for what is lost, or lacks what is left",
-        )
+        await settled(partial(knows_losses, one, 2), f"{name} waits for lost records, or lacks others")
         await reaches(cluster, name, resume + 1)
         assert one.state.earliest == 0
         peer = await cluster.peer(name)

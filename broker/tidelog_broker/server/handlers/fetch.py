@@ -286,7 +286,7 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
                 "the request names no position to look up; set one of earliest, latest, a timestamp or a key",
             )
     result.log_start_offset = partition.state.earliest
-    result.high_watermark = partition.state.high_watermark
+    result.high_watermark = partition.state.latest
     result.epoch = partition.state.epoch
 
 
