@@ -526,7 +526,8 @@ class Client:
                 `start` is a mapping; "all": all in any case. New partitions start at the committed position or at their
                 first record.
             on_out_of_range: action if the position is outside the log, for example because retention has deleted
-                it, or if its record is lost: "error": raise OffsetOutOfRangeError; "earliest" or "latest": continue there.
+                it, or if its record is lost: "error": raise OffsetOutOfRangeError; "earliest" or "latest": continue
+                there.
             prefetch_bytes: maximum bytes of received and undelivered batches of all partitions; exceeded by at most one
                 batch per node.
             prefetch_records: maximum number of received and undelivered records.

@@ -36,8 +36,8 @@ from tidelog_proto.batch.header import digest_after
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack records that it has acknowledged: its machine crashed with a flush mode
 other than ALWAYS, or its engine lost it in a restart (short), or it was truncated because of damage or rolled back
-(damaged). The doubt ends when the copy reaches the end of the owner's log (`fetched`), as told by the owner's incarnation
-that assigns its offsets, or when the next epoch begins (`enter`)."""
+(damaged). The doubt ends when the copy reaches the end of the owner's log (`fetched`), as told by the owner's
+incarnation that assigns its offsets, or when the next epoch begins (`enter`)."""
 
 Participation = Literal["participating", "halted", "halted permanently"]
 """Whether this replica participates; see `PARTICIPATION_TRANSITIONS`."""
