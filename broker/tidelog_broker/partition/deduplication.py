@@ -114,7 +114,7 @@ class Deduplication:
 
     @property
     def window_records(self) -> int | None:
-        """The number of records in the window; None without one. Thread-safe."""
+        """The number of records in the window; None if there is no window. Thread-safe."""
         window = self._window
         return len(window) if window is not None else None
 
@@ -235,8 +235,8 @@ class Deduplication:
     def _no_memory(self) -> ProtocolError:
         return ProtocolError(
             pb.OVERLOADED,
-            f"{self._state.name}: no memory for the hashes of its newest records; set deduplication_bytes of the "
-            "node higher, or deduplicate_records of topics lower",
+            f"{self._state.name}: the node has no memory left for the content hashes of this partition's newest "
+            "records; set deduplication_bytes of the node higher, or deduplicate_records of topics lower",
             retry_after_ms=NO_MEMORY_RETRY_MS,
         )
 

@@ -46,7 +46,9 @@ log = logging.getLogger(__name__)
 
 
 class Partition:
-    """One partition. A `driver.Listener`. All methods are for the event loop's thread.
+    """One partition of this node, and the `Listener` of its replica's driver.
+
+    All methods are for the event loop's thread.
 
     Args:
         record, index: the topic's current record, and the partition's number.
@@ -242,8 +244,8 @@ class Partition:
             if self.driver.view.is_volatile(news.epoch):
                 return  # Each lost copy has reported up to which offset it had acknowledged records.
             log.warning(
-                "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
-                "the longest copy; records acknowledged shortly before may be lost",
+                "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; the epoch ends at offset %d, "
+                "like its longest copy; records acknowledged shortly before the crash may be lost",
                 self.name,
                 news.epoch,
                 pb.Flush.Name(ended.flush).lower(),
@@ -295,7 +297,7 @@ class Partition:
         self.pipeline.go_on()
 
     def no_space_for_fences(self, error: ProtocolError) -> None:
-        """Refuse what waits for a new epoch: the journal's disk is full; clients may retry."""
+        """Refuse the requests that wait for a new epoch: the disk of the journals is full; clients may retry."""
         if not self.replica.can_append:
             self.pipeline.flush(error)
             self.changes.changed(error)

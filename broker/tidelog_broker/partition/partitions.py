@@ -47,7 +47,7 @@ AWAKENED_AT_ONCE: Final = 128
 
 
 class Partitions:
-    """The partitions of a node: topic id -> number -> partition."""
+    """The partitions that a node stores, open or closed. All methods are for the event loop's thread."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Partitions:
     # --- following topics ------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """List the disk, before the first topic is followed.
+        """Find the partitions that have a directory, before the first topic is followed.
 
         Raises:
             OSError: the directory cannot be listed.
@@ -187,7 +187,7 @@ class Partitions:
         return first is None or self._node_id in first.placement
 
     def _is_soon(self, record: pb.TopicRecord, index: int) -> bool:
-        """Return whether a partition is likely to be needed soon; a single node uses few partitions of `__offsets`."""
+        """Return whether a partition is to be opened at once: all but those of `__offsets` with a single replica."""
         first = _first_epoch(record, index)
         return record.topic_id != OFFSETS_TOPIC_ID or first is None or len(first.placement) > 1
 
@@ -200,7 +200,7 @@ class Partitions:
         self.closed.add(key, owner, is_used=is_used)
 
     def _genesis(self, record: pb.TopicRecord, index: int) -> pb.EpochDescriptor:
-        """Return the first epoch of a partition: as founded, or, without a record, of this node alone."""
+        """Return the first epoch of a partition: as its topic's record defines it, or else of this node alone."""
         genesis = pb.EpochDescriptor(owner=self._node_id, placement=[self._node_id], ack_quorum=1)
         first = _first_epoch(record, index)
         if first is not None:
@@ -273,7 +273,7 @@ class Partitions:
             segment_bytes=record.config.segment_bytes,
         )
 
-    # --- what a machine that went down leaves to be noted ------------------------------------------------
+    # --- recording a machine crash -----------------------------------------------------------------------
 
     async def open_unsynced(self) -> None:
         """Open partitions that may have lost unsynced records in a machine crash: each log records that."""
@@ -282,7 +282,7 @@ class Partitions:
                 await asyncio.gather(self.opening.opened(key, is_wanted=False), return_exceptions=True)
 
     def noted(self) -> set[str]:
-        """Return the directories of logs that have recorded the crash."""
+        """Return the names of the directories of all logs that have recorded the machine crash, or lost nothing."""
         names = {one.log.directory.name for one in self.all() if one.driver.view.is_reboot_noted}
         for key in self.closed.used():
             record = self._topics.get(key[0])

@@ -79,7 +79,7 @@ class PendingPublish:
         self.settle = settle
         self.acks = acks
         self.tenure = 0
-        """The number of owner changes that the pipeline had counted when the batch arrived."""
+        """The number of epochs of other nodes that the pipeline had counted when the batch arrived."""
 
     def may_enter(self, epoch: int) -> bool:
         """Return whether the batch may be appended in an epoch."""
@@ -168,7 +168,10 @@ class Pipeline:
             name = self._state.name
             pending.settle(
                 ProtocolError(
-                    pb.OVERLOADED, f"{name}: the publish queue is full; send again", retry_after_ms=OVERLOADED_RETRY_MS
+                    pb.OVERLOADED,
+                    f"{name}: {self.queued_bytes:,} bytes of publishes are queued, and at most {self._bytes_max:,} may "
+                    "be; send again",
+                    retry_after_ms=OVERLOADED_RETRY_MS,
                 ),
                 False,
             )
@@ -247,7 +250,7 @@ class Pipeline:
         writer, known = state.replica.writer, state.quorum_known
         if writer is None or state.refusal is not None:
             return state.unwritable() or writer
-        # A writer owns the active epoch, takes part in it, and is a quorum of a single copy.
+        # A writer owns the active epoch and participates in it; a writer that has the only copy is a quorum by itself.
         if known is None or known[0] is not state.replica.state.active:
             return state.quorum_lost() or writer
         return known[1] or writer
@@ -403,7 +406,9 @@ class Pipeline:
 
     def _fail(self, publishes: list[PendingPublish], error: BaseException) -> None:
         """Refuse a group of unknown outcome, and all later batches, because the disk has failed."""
-        failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed: {error}")
+        failure = ProtocolError(
+            pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed, so its owner stops: {error}"
+        )
         for pending in publishes:
             pending.settle(failure, False)
         self._disk_failed(error)

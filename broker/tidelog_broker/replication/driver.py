@@ -61,7 +61,8 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX: Final = 32 * MIB
-"""Beyond this size, appends of the owner are dropped; catch-up fetches them later, at this node's pace."""
+"""Maximum size of queued batches from other nodes. Beyond it appends of the owner are dropped; catch-up fetches these
+batches later, at this node's pace."""
 
 
 class _Queued(NamedTuple):
@@ -78,7 +79,8 @@ class ReplicaDriver:
 
     Args:
         schedule: called when the replica's deadline may have changed.
-        schedule_later: the same for frequent inputs that do not change a near deadline.
+        schedule_later: called instead after frequent inputs, which do not move the deadline into the next heartbeat
+            interval.
         owns: called when the replica begins to own an epoch.
     """
 
@@ -102,7 +104,7 @@ class ReplicaDriver:
         self.scheduled_ms: int | None = None
         """When the next tick is scheduled."""
         self.is_touched = False
-        """Whether its deadline is to be examined."""
+        """Whether the replica's deadline is to be examined later, see `schedule_later`."""
         self.written_ms = 0
         """When its log was last written."""
         self.stopped = False

@@ -254,7 +254,7 @@ class InlineWrites:
     def __init__(self) -> None:
         self._paused_until_s = 0.0
         self._s_per_byte = 0.0
-        """Estimated from the last large writes, biased towards fast ones, because a slow one may have been preempted.
+        """Estimated seconds per byte of a large write, biased towards fast writes: a slow one may have been preempted.
         """
         self._measured_s = 0.0
 

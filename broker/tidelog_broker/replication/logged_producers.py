@@ -117,10 +117,10 @@ class LoggedProducers:
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
 
     def _keep_what_leaves(self) -> None:
-        """Save the producers' state before the log leaves for an epoch that begins after a gap.
+        """Save the producers' state before all epochs leave the log, because the next epoch begins after a gap.
 
-        The epochs return when the missing epochs were fetched, unless retention has deleted that far meanwhile: then
-        nothing else would have the state. The snapshot is valid where the next epoch begins. Runs on the I/O worker.
+        These epochs return to the log when the missing ones have been fetched, unless retention deletes them before:
+        then only the snapshot has the state. It is valid where the next epoch begins. Runs on the I/O worker.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -189,7 +189,7 @@ class LoggedProducers:
         return self._headers_after(snapshot) is not None
 
     def later(self, offset: int) -> LaterSnapshot | None:
-        """Return the earliest valid, complete snapshot at or after an offset; None without one.
+        """Return the earliest valid, complete snapshot at or after an offset; None if there is none.
 
         Raises:
             StorageError: the disk failed, or something is damaged.

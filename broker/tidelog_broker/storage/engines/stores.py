@@ -40,7 +40,7 @@ def new_volume(fs: FileSystem) -> Volume:
 
 
 def record_indexes(held: IndexedLog) -> Indexes:
-    """Return what maintains the indexes of a log's segments; other engines maintain their own."""
+    """Return the object that maintains the indexes of a log's segments; other engines maintain their own indexes."""
     return RecordIndexes(held)
 
 
@@ -81,7 +81,7 @@ def _factory(name: str) -> EngineFactory:
             except Exception as error:  # The package of an engine can raise any error.
                 raise EngineMissingError(name, f"its package cannot be imported: {error}") from error
             return factory
-    raise EngineMissingError(name, f"installed are {', '.join(engine_names())}")
+    raise EngineMissingError(name, f"the installed engines are {', '.join(engine_names())}")
 
 
 def create_store(
@@ -133,7 +133,7 @@ def open_store(
 
 
 def remove_store(volume: Volume, directory: Path) -> None:
-    """Remove an epoch's directory, and what its engine has elsewhere. No store may use it.
+    """Remove an epoch's directory, and what its engine keeps outside of it. The epoch's store must be closed.
 
     Raises:
         OSError: a part of it may remain.
@@ -146,7 +146,7 @@ def remove_store(volume: Volume, directory: Path) -> None:
 
 
 def is_deleted(volume: Volume, directory: Path) -> bool:
-    """Return whether an epoch's directory is what an interrupted deletion has left; False without its engine.
+    """Return whether an interrupted deletion has left an epoch's directory; False if its engine is not installed.
 
     Raises:
         OSError: the disk cannot be read.
@@ -159,7 +159,7 @@ def is_deleted(volume: Volume, directory: Path) -> bool:
 
 
 def forget_stores(volume: Volume, partition: Path) -> None:
-    """Release what engines have outside of the directories of a partition that is about to be removed.
+    """Release what engines keep outside of the directories of a partition that is about to be removed.
 
     Raises:
         OSError: the disk cannot be read.

@@ -107,7 +107,7 @@ class EngineMissingError(DiskFullError):
 
     def __init__(self, engine: str, reason: str) -> None:
         super().__init__(
-            f"engine {engine} is not installed: {reason}; install its package on this node and restart the node"
+            f"engine {engine} cannot be used: {reason}; install its package on this node and restart the node"
         )
         self.code = pb.LIMBO
         self.engine = engine
