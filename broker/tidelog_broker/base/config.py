@@ -205,8 +205,8 @@ class NodeSettings(BaseModel):
         ["ingestion", "persistence"],
         min_length=1,
         max_length=2,
-        description="persistence: the node stores copies. ingestion: it owns partitions, of those that it stores; "
-        "without persistence it only forwards requests. A node without a cluster needs both.",
+        description="persistence: the node stores copies. ingestion: the node may own partitions of which it stores a "
+        "copy; without persistence it only forwards requests. A node without a cluster needs both.",
     )
     weight: int = Field(
         WEIGHT_ORDINARY,
@@ -400,8 +400,8 @@ class NodeSettings(BaseModel):
     fill_bytes_per_s: int = Field(
         64 * MIB,
         ge=0,
-        description="The rate at which a node fetches history that its copies lack, all partitions together; 0: "
-        "unlimited. New records are never delayed by it.",
+        description="The maximum rate at which a node fetches history that its copies lack, all partitions together; "
+        "0: unlimited. New records are never delayed by it.",
     )
     compaction_bytes: int = Field(
         64 * MIB,
@@ -412,14 +412,14 @@ class NodeSettings(BaseModel):
     compaction_bytes_per_s: int | None = Field(
         None,
         ge=0,
-        description="An upper bound for the rate at which a compaction pass reads a log. Without it, or below it, a "
-        "pass is as fast as publishes and fetches allow: it rests while they are frequent or slow. 0: it never rests.",
+        description="The maximum rate at which a compaction pass reads a log. Below this rate, or if it is not set, a "
+        "pass pauses while publishes and fetches are frequent or slow. 0: no maximum and no pauses.",
     )
     scrub_bytes_per_s: int = Field(
         8 * MIB,
         ge=0,
-        description="The rate at which the node reads its logs again, to detect corruption while other nodes have the "
-        "data; 0: never.",
+        description="The maximum rate at which the node reads its logs again, to detect corruption while other nodes "
+        "have the data; 0: never.",
     )
     scrub_interval_s: int = Field(
         7 * 24 * 3600,
@@ -520,7 +520,7 @@ class NodeSettings(BaseModel):
 
     @property
     def advertised_host(self) -> str:
-        """The host in metadata."""
+        """The host that metadata reports to clients and other nodes."""
         if self.advertise_host is not None:
             return self.advertise_host
         return "127.0.0.1" if _is_unspecified(self.host) else self.host

@@ -81,7 +81,11 @@ class Lifecycle:
         self.ask_to_stop()
 
     def storage_failed(self, name: str, error: BaseException) -> None:
-        """Stop the node after a failed write or sync, which is never retried."""
+        """Stop the node after a failed write or sync, which is never retried.
+
+        Args:
+            name: the partition or journal that could not be written.
+        """
         log.critical("storage failed at %s, the node is stopping: %s", name, error)
         self._fail()
         self.exit_code = os.EX_IOERR

@@ -26,10 +26,10 @@ _ReadT = TypeVar("_ReadT")
 
 
 def read_with_retries(read: Callable[[], _ReadT]) -> _ReadT:
-    """Return the result of `read`, repeated if the event loop has changed a dict during its iteration.
+    """Return the result of `read`, which is called again if the event loop changed a collection that it iterated over.
 
     Raises:
-        RuntimeError: a dict was changed during each of the attempts.
+        RuntimeError, IndexError: a collection was changed during each of five attempts.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -121,7 +121,7 @@ _BY_LABEL: Final = (
 
 
 class NodeGauges(Collector):
-    """Exports `NodeFigures`; before `watch`, only the build."""
+    """Exports the values of `NodeFigures`; before `watch` is called, only `tidelog_build_info` has a value."""
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self._version = version

@@ -6,9 +6,10 @@
     begin        gossip runs, and the node's own record in `__meta` is kept current
     close
 
-A founder starts with the bootstrap file, any other node with seeds. A seed is asked for the cluster's id before there
-is a directory to store it in (`find_cluster`); the id is verified when both sides prove that they have the secret,
-which is bound to it. From then on any node asks for the registered nodes in the same way.
+A founder starts with the bootstrap file, any other node with seeds. Such a node asks a seed for the cluster's id before
+it has a directory to store the id in (`find_cluster`). The id is verified later, when both sides prove that they have
+the secret, because the proofs contain it. From then on every node, founder or not, asks the nodes that it is linked to
+for the registered nodes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ WITHDRAWAL_WAIT_S_MIN: Final = 4.0
 
 
 class ClusterMembership:
-    """Membership of one node. Implements `LinkEvents` for the links, and the callback of gossip."""
+    """Runs one node's membership in its cluster, in the steps that the module lists.
+
+    It implements `LinkEvents`, and so receives the events of links, and the callback for events of gossip.
+    """
 
     def __init__(self, broker: Broker, founding: Founding) -> None:
         self._broker = broker
@@ -142,9 +146,9 @@ class ClusterMembership:
     async def register(self) -> None:
         """Wait until every reachable node has durably stored this start, after which this node may take part.
 
-        It waits for nodes that refuse connections up to `REGISTER_S_MIN`, since nodes are often started together, and
-        for nodes that do not answer up to `REGISTER_S_MAX`. While another start of this directory is known that may
-        have taken part, this start waits for its withdrawal.
+        This start waits for nodes that refuse connections up to `REGISTER_S_MIN`, since nodes are often started
+        together, and for nodes that do not answer up to `REGISTER_S_MAX`. While another start of this directory is
+        known that may have taken part, this start waits for the withdrawal of the other one.
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.
@@ -380,7 +384,7 @@ class ClusterMembership:
             self.look_soon()
 
     def look_soon(self) -> None:
-        """Schedule an update of links and replicas after a change of nodes, once per turn of the event loop."""
+        """Schedule an update of links and replicas after a change of nodes, once per iteration of the event loop."""
         if not self._look_soon:
             self._look_soon = True
             self._broker.loop.call_soon(self._look)

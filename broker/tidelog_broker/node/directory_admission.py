@@ -81,7 +81,7 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
 
 
 class DirectoryAdmission:
-    """The admission of one node.
+    """Waits until the cluster has durably assigned a node's data directory to the node's id.
 
     Args:
         founding: how the node joins its cluster.

@@ -191,7 +191,7 @@ class Node:
         self.broker.security.registry.permissions.all_read = True
 
     def _begin_to_serve(self) -> None:
-        """Accept requests of clients and nodes: the local partitions are known."""
+        """Accept requests of clients and nodes, now that the local partitions are known."""
         broker = self.broker
         self.lifecycle.starting = False
         broker.replication.take_part(broker.partitions.adopt_soon)
