@@ -297,7 +297,7 @@ def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Pr
 
 
 def _methods_of(app: FastAPI, request: Request) -> str:
-    """Return the methods of all routes of a path; the framework's own 405 lists only those of the first one."""
+    """Return the methods of all routes of a path; the framework's own 405 lists only those of the first route."""
     methods: set[str] = set()
     for route in (
         *app.routes,

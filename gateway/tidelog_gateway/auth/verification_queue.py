@@ -40,9 +40,10 @@ class VerificationQueue:
     """The queue of one kind of credentials.
 
     Args:
-        at_once: concurrent verifications of new callers; as many of known callers.
+        at_once: maximum number of concurrent verifications of new callers; known callers have as many slots of their
+            own.
         waiting: maximum number of new callers whose verification runs or waits.
-        workers: the limits are divided by their number.
+        workers: number of worker processes of the gateway, by which all limits are divided.
 
     Attributes:
         pending: digests of the credentials of new callers whose verification runs or waits.
@@ -61,7 +62,7 @@ class VerificationQueue:
 
     @contextlib.asynccontextmanager
     async def turn(self, address: Hashable) -> AsyncIterator[None]:
-        """Wait until a new caller may be verified, in its address's turn.
+        """Hold one of the slots for new callers during the block; wait for it, in turn with other client addresses.
 
         Raises:
             FullError: too many callers of the address wait.
@@ -73,7 +74,9 @@ class VerificationQueue:
             self._new.give_back(address)
 
     async def verify(self, ask: Callable[[], Awaitable[_ResultT]], *, is_known: bool) -> _ResultT:
-        """Verify a caller within `NODE_TIMEOUT_S`; a known one when a slot is free, a new one in its `turn`.
+        """Call `ask` within `NODE_TIMEOUT_S`.
+
+        For a known caller, wait for one of the slots of known callers first. A new caller already holds a slot (`turn`).
 
         Raises:
             Problem: 503, no node answered in time.

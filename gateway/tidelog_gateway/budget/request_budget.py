@@ -19,7 +19,7 @@ from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES, STALL_TIMEOUT
 from tidelog_proto.flow.byte_budget import ByteBudget, SlowSenders, arrives_slowly
 
 Body = bytes | memoryview
-"""A whole body. A large body of columns is a memoryview that is not shared, so that Arrow reads it in place."""
+"""A whole body. A large body of columns is a memoryview of a buffer of its own, which Arrow reads without a copy."""
 
 
 class RequestBudget(ByteBudget):
@@ -98,7 +98,7 @@ class BodyReservation:
         self._mark_at = self._since = 0.0
 
     def begin(self) -> None:
-        """Begin to receive the body, which load shedding may now close; nothing needs to be reserved yet."""
+        """Let load shedding close the connection from now on, because its body is being received."""
         if self not in self._budget.senders.receiving:
             self._budget.senders.receiving[self] = None
             self._arrived_bytes = self._mark_bytes = 0
