@@ -57,7 +57,7 @@ class TidelogError(Exception):
         code: a number of `pb.ErrorCode`; 0 for errors that only a client raises.
         retriable: the same request may succeed later or at another node.
         definite: nothing was written; False when the outcome is unknown.
-        retry_after_ms: the node's hint for the next attempt, 0 for none.
+        retry_after_ms: time that the node requests before the next attempt; 0 if it requests none.
         done: for a request about several partitions, the results of the partitions that succeeded, by partition.
         node: the node that returned the error, HOST:PORT; "" if the client raised the error itself.
     """
@@ -303,7 +303,7 @@ class SequenceError(TidelogError):
 
 
 class SequenceGapError(SequenceError):
-    """A batch before this one is missing."""
+    """The node has not received the producer's previous batch in this partition."""
 
 
 class ProducerFencedError(SequenceError):
@@ -321,7 +321,7 @@ class UnknownProducerError(SequenceError):
 class DuplicateOutOfWindowError(SequenceError):
     """An earlier attempt has stored a batch with this sequence number, but the node no longer knows its offsets.
 
-    If two producers share an id, the stored batch may be the other producer's; `definite` is False.
+    If two producers share an id, the stored batch may be the other producer's, so `definite` is False.
     """
 
     default_code = pb.DUPLICATE_OUT_OF_WINDOW
@@ -353,7 +353,7 @@ class EpochChangingError(NodeBusyError):
 
 
 class OverloadedError(NodeBusyError):
-    """A bounded queue or a memory budget is full, of the node, or of the consumer's argument `admit`."""
+    """A bounded queue or a memory budget of the node is full, or the consumer's argument `admit` refused a batch."""
 
 
 class ShuttingDownError(NodeBusyError):

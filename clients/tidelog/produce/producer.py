@@ -71,7 +71,8 @@ class Producer:
         self._check_usable = check
         self._instance = ProducerInstance(router, topic, options.name) if options.name is not None else None
         self.earlier = None if self._instance is None else EarlierAttempts(router, topic, self._instance)
-        """Batches of earlier instances for the same piece of `Work`; for a named producer that has begun."""
+        """Reads the batches that earlier instances have stored for the same piece of `Work`, after `begin`; None if the
+        producer has no name."""
         self._queue_options = QueueOptions(
             producer_id=make_producer_id() if self._instance is None else self._instance.producer_id,
             codec=CODECS[options.compression],
@@ -306,7 +307,7 @@ class Producer:
             self._memory.release_turn()
 
     def _put(self, record: PreparedRecord, on_delivery: OnDelivery | None) -> PendingReceipt:
-        """Accept a record that needs a check before it is appended."""
+        """Accept or refuse a record that `put` cannot append to the open batch directly."""
         check_callback("on_delivery", on_delivery)
         route = self._known_route(None)
         if route is None:
@@ -581,7 +582,7 @@ class Producer:
     def _settled(self, chunk: Chunk) -> None:
         if chunk.callbacks:
             assert self._callbacks is not None
-            chunk.watched |= None not in chunk.callbacks  # each record has a callback
+            chunk.watched |= None not in chunk.callbacks  # A failure is reported to the callback of each record.
             self._callbacks.add(chunk)
         else:
             self._memory.release(chunk.size_bytes)
