@@ -102,7 +102,8 @@ class OffsetSearch:
         for partition, result in zip(group, results, strict=True):
             try:
                 offset = self.found[partition] = offset_of(result, by_time=by_time)
-                # The end is in another epoch than the known one if the owner has changed since.
+                # Ends are comparable within one epoch only, and the owner may have changed since the last answer. An
+                # answer without an epoch counts for the known epoch, and only if it is about the end.
                 epoch = result.epoch if result.HasField("epoch") else None
                 if epoch is not None or self._at == "latest":
                     end_offset = offset.high_watermark
