@@ -137,7 +137,7 @@ class Bootstrap(BaseModel):
         )
 
     def records(self) -> list[pb.NodeRecord]:
-        """Return the founders' node records of revision 0, which the node registry uses until `__meta` has newer ones."""
+        """Return the founders' node records of revision 0, which are used until `__meta` has newer ones."""
         return [
             pb.NodeRecord(
                 node_id=node.node_id,

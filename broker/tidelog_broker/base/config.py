@@ -451,7 +451,7 @@ class NodeSettings(BaseModel):
     def _check_advertised_host(cls, value: str | None) -> str | None:
         if value is not None and _is_unspecified(value):
             raise ValueError(
-                "clients cannot connect to an unspecified address; set a name or an address of this machine"
+                f"clients cannot connect to {value}, the unspecified address; set a name or an address of this machine"
             )
         return value
 

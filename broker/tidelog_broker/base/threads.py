@@ -47,7 +47,7 @@ class Threads:
         """For syncs in the background, one at a time, which must not delay appends and takeovers."""
         self._noting = self._workers("note", 1)
         self.notes = Offload(self._noting, self._loop)
-        """For small files of the logs and the steps of a deletion; its thread also preallocates and renames segments."""
+        """For small files of the logs and the steps of a deletion; also used to preallocate and to rename segments."""
         self.compactor = Offload(self._workers("compact", 1, niceness=COMPACTOR_NICENESS), self._loop)
         """For compaction passes, which take long; the event loop has priority on the processors."""
         self._indexing = self._workers("index", 1)

@@ -31,7 +31,7 @@ class _CachedTicket(NamedTuple):
 
 
 class GatewayTickets:
-    """The callers that gateways act for.
+    """Verifies the tickets that gateways present, and returns the sessions of the callers that they name.
 
     Args:
         session_of: makes or finds the session of a caller.

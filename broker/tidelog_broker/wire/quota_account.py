@@ -280,7 +280,7 @@ class Account:
         return bool(size_bytes and in_flight and in_flight + size_bytes > self.in_flight_bytes_max)
 
     def came_through(self, size_bytes: int) -> float:
-        """Count a request unless the caller is in debt; return the remaining seconds, 0 if the request was counted."""
+        """Count a request unless the caller is in debt; return the seconds until the debt is paid, 0 if counted."""
         now_s = self._now_s()
         early_s = self._early_s(size_bytes, now_s)
         if early_s <= 0:

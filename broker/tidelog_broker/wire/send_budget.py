@@ -167,7 +167,7 @@ class SendBacklog:
             self.note(unsent_bytes)
 
     def _keep(self, size_bytes: int) -> None:
-        """Record a write that is not sent completely; writes of one event loop turn are merged."""
+        """Record a write that is not sent completely; it is merged with one of less than `_ONE_GO_S` (2 ms) before."""
         now_s = self._outgoing.now_s()
         last = self._writes[-1] if self._writes else None
         if last is not None and now_s - last.written_s < _ONE_GO_S:

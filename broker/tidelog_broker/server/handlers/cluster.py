@@ -190,7 +190,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
     founder's id, even if this node is new itself; the binding is durable before the answer.
 
     Raises:
-        ProtocolError: FORBIDDEN if the id belongs to another node, or to a caller that is not an authenticated node.
+        ProtocolError: FORBIDDEN if the id belongs to another node, or if the sender is not an authenticated node.
     """
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:

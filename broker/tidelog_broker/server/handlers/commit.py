@@ -44,7 +44,7 @@ _RESULT_BYTES: Final = 128
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
 """Errors that reveal a topic's name."""
 LARGE_COMMIT: Final = 256
-"""Commits with more positions are processed in turns, before and after the write."""
+"""A commit with more positions lets other requests run before the write, and fills in its answer in slices."""
 ANSWERED_AT_ONCE: Final = 500
 """Positions of a large commit's answer that are filled in without interruption, 3 us each."""
 PAGE_POSITIONS: Final = 2_000

@@ -27,7 +27,7 @@ IN_USE_TIMEOUT_S: Final = 1.0
 
 
 def hello(broker: Broker, request: Request) -> None:
-    """Handle PEER_HELLO. Without names, the request of a joining node asks for this node's id and cluster.
+    """Handle PEER_HELLO. A joining node names no node and no cluster, and so asks for those of this node.
 
     Raises:
         ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST on a connection that has begun a

@@ -340,4 +340,4 @@ def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
 def _unexpected(error: BaseException) -> ProtocolError:
     if isinstance(error, asyncio.CancelledError):
         return ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
-    return ProtocolError(pb.INTERNAL, f"verification failed: {error!r}")
+    return ProtocolError(pb.INTERNAL, f"verifying the batch failed: {error!r}")
