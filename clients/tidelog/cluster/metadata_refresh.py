@@ -76,7 +76,9 @@ class MetadataRefresher:
     def request(
         self, topic: str, *, awaits_change: bool = False, fresh: bool = False, must_confirm: bool = False
     ) -> asyncio.Future[None]:
-        """Return the future of an answer about `topic`, in flight or scheduled; shield it instead of cancelling it.
+        """Return the future of an answer about `topic`, in flight or scheduled.
+
+        Several callers may get the same future, so a caller that can be cancelled must shield it.
 
         Args:
             awaits_change: whether the node may hold the answer back until metadata changes.

@@ -76,7 +76,7 @@ class ReadEpochs:
             self._add(key, current.epoch, current.first_offset, current.end_offset)
 
     def read_batch(self, topic_id: bytes, partition: int, epoch: int, batch: RecordBatch) -> None:
-        """Note that a batch, or a slice of it, was read, as `read` does; usually it extends the range read last."""
+        """Note that one batch, or a slice of it, was read; faster than `read` if the batch extends the last range."""
         header, known = batch.header, self._read.get((topic_id, partition))
         if known:
             newest = known[0]

@@ -39,6 +39,7 @@ class BackgroundCommits:
 
     Args:
         store: stores positions, given the topic ids by name.
+        group: the group, as log messages name it.
         topic_ids: returns the ids of the topics that are read, by name.
     """
 
@@ -158,7 +159,7 @@ class BackgroundCommits:
                 callback(held, error)
             except Exception as raised:  # noqa: BLE001 - the application's code may raise anything
                 asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"on_commit {callback!r} raised", "exception": raised},
+                    {"message": f"the on_commit callback {callback!r} raised an exception", "exception": raised},
                 )
 
 
