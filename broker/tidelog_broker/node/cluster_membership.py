@@ -333,9 +333,9 @@ class ClusterMembership:
             )
             if broker.cluster.set_unreachable(cut_off):
                 log.warning(
-                    "nodes that gossip reports as alive, but that lack a TCP connection to or from this node: %s; "
-                    "if there are any, allow the nodes' ports in firewalls",
+                    "nodes that are alive according to gossip but have no TCP connection to or from this node: %s%s",
                     ", ".join(sorted(cut_off)) or "none",
+                    "; allow the nodes' TCP ports in firewalls" if cut_off else "",
                 )
                 self.look_soon()
             await asyncio.sleep(LOOK_S)

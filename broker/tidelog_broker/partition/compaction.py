@@ -121,7 +121,7 @@ class Compaction:
             except PassStoppedError:
                 pass
             except DiskFullError as error:
-                log.warning("%s: no space to compact, retrying later: %s", self._state.name, error.message)
+                log.warning("%s: cannot be compacted now, retrying later: %s", self._state.name, error.message)
             except StorageFailedError:
                 if not self.versions.is_over:
                     raise
@@ -324,7 +324,7 @@ class Compaction:
     def _missing_here(self) -> str:
         missing = self._state.replica.backfill.missing()
         if missing is None:
-            return "this node's disk, or the end of an older pass"
+            return "this node's disk, or the end of an earlier compaction"
         where = repr(missing.source) if missing.source else "a node that has them"
         return f"{missing.records:,} older records from {where}"
 

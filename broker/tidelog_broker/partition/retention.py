@@ -377,8 +377,8 @@ class Retention:
         # The snapshot may fit now, because the deletion may have freed space.
         if snapshot is not None and not self._save_snapshot(snapshot, committed):
             log.warning(
-                "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers; free "
-                "disk space",
+                "%s: a producer snapshot cannot be written, so deduplication of retries may be lost for old producers; "
+                "free disk space, or raise the limit of open files",
                 state.name,
             )
 

@@ -189,8 +189,15 @@ class Mover:
         elif tries >= TRIES:
             return False
         self._tries[owned.key] = owned.active.epoch, tries + 1
-        where = f"{plan.owner} with {', '.join(node for node in plan.placement if node != plan.owner) or 'no other'}"
-        log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), where)
+        others = ", ".join(node for node in plan.placement if node != plan.owner) or "none"
+        topic_id = owned.key[0].hex()
+        log.info(
+            "moving partition %d of topic id %s: new owner %s, other replicas %s",
+            owned.key[1],
+            topic_id,
+            plan.owner,
+            others,
+        )
         self._roll_over(owned.key, plan)
         return True
 

@@ -93,7 +93,7 @@ def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
         if not active.has_room(needed_bytes):
             store.ensure_space(needed_bytes)
     except DiskFullError as error:
-        log.warning("%s: no space for the owner's batches, fetching them later: %s", store.directory.name, error)
+        log.warning("%s: cannot store the owner's batches now, fetching them later: %s", store.directory.name, error)
         return False
     store.append(batches)
     if synced:

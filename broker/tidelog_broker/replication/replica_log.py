@@ -120,7 +120,9 @@ class ReplicaLog:
             try:
                 store.repair.truncate_to_valid_prefix(active)
             except DiskFullError as error:
-                log.warning("%s; then restart this node", error.message)
+                log.warning(
+                    "%s: cannot be truncated at its damage: %s; then restart this node", store.directory, error.message
+                )
         still = (
             store.unreadable_epoch is not None
             or store.needs_engine
