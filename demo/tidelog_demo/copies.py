@@ -15,11 +15,12 @@ from rich.table import Table
 from tidelog import Client, Topic
 
 LEVEL_TIMEOUT_S: Final = 30.0
+"""Maximum time in seconds that the demonstration waits until all replicas have all records."""
 _PERIOD_S: Final = 0.1
 
 
 async def level_topic(client: Client, name: str, *, copies: int) -> Topic:
-    """Return the topic as soon as all replicas are complete, or its state after `LEVEL_TIMEOUT_S`.
+    """Return the topic as soon as each partition has `copies` replicas with all records, or after `LEVEL_TIMEOUT_S`.
 
     Raises:
         TidelogError: the cluster cannot be reached.

@@ -44,7 +44,7 @@ class Counter:
         """Process the content of one batch message and return its number of records.
 
         Raises:
-            SubscriberError: a gap or a repeat.
+            SubscriberError: a record of the partition is missing or repeated.
         """
         partition, records = batch["partition"], batch["records"]
         expected = self._next_offset[partition]

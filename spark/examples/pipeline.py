@@ -45,7 +45,14 @@ CLOSING_DAYS: Final = 4
 
 @dataclass(slots=True)
 class TopicContents:
-    """Contents of the topics that the queries write to."""
+    """Contents of the topics that the queries write to.
+
+    Attributes:
+        windows: window -> number of results in the topic `delays`, which should be 1.
+        flights: window -> number of departures in its result.
+        delays: carrier -> day -> mean delay in minutes.
+        trips: flight's number -> number of records in the topic `caught-up`, which should be 1.
+    """
 
     windows: Counter[Window] = field(default_factory=Counter)
     flights: dict[Window, int] = field(default_factory=dict)
@@ -193,8 +200,8 @@ def _values(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
 def main() -> int:
     """Run the pipeline with the flights of January 2013."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--days", type=int, default=DAYS)
-    parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"))
+    parser.add_argument("--days", type=int, default=DAYS, help="number of days of flights to publish")
+    parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"), help="file for the picture (SVG)")
     arguments = parser.parse_args()
     from tidelog_demo.source import load_flights  # noqa: PLC0415 - the data set is a separate extra
 

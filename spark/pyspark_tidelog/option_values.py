@@ -71,7 +71,7 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise OptionError(f"option {name!r}: {text[:200]!r} is not JSON ({error}); give {example}.") from error
     if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"option {name!r}: {text[:200]!r} has no topic; give {example}.")
+        raise OptionError(f"option {name!r}: {text[:200]!r} is not a JSON object with a topic; give {example}.")
     return parsed
 
 

@@ -69,7 +69,7 @@ def refuse_overwriting(*, overwrite: bool) -> None:
     """Refuse to overwrite a topic.
 
     Raises:
-        OptionError: with `overwrite`.
+        OptionError: `overwrite` is set.
     """
     if overwrite:
         raise OptionError(
@@ -79,7 +79,7 @@ def refuse_overwriting(*, overwrite: bool) -> None:
 
 
 class TidelogWriter(DataSourceArrowWriter):
-    """Writes a frame once. See the module."""
+    """Writes a DataFrame in a batch job, each row exactly once over all attempts of its task. See the module."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options

@@ -17,7 +17,7 @@ Since = Literal["earliest", "latest"] | datetime
 class Extent:
     """A range of a topic's records: by partition, the first and the end offset.
 
-    `topic_id` identifies the topic; empty for any topic of that name.
+    `topic_id` identifies the topic; if empty, a topic that was created again under the same name is read as well.
     """
 
     topic: str

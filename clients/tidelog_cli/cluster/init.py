@@ -166,7 +166,7 @@ def preparations(directory: Path, founders: list[dict[str, Any]]) -> list[list[s
 
 
 def _secured(directory: Path, node_id: str, *, secured: bool) -> list[str]:
-    """Return the environment of a node's command with certificates: paths, but no secrets."""
+    """Return the `env` prefix of a node's command with the paths of certificates and keys; empty unless `secured`."""
     if not secured:
         return []
     settings = {
@@ -255,10 +255,10 @@ def _is_plain(name: str) -> bool:
 
 
 def refuse_twice(founders: list[dict[str, Any]]) -> None:
-    """Refuse two nodes with the same id or address.
+    """Refuse founders with the same id or address, and founders of which none stores records.
 
     Raises:
-        CommandFailed: an id or address is repeated.
+        CommandFailed: an id or address is repeated, or no founder has the role persistence.
     """
     for what, values in (
         ("id", [one["node_id"] for one in founders]),

@@ -190,7 +190,7 @@ class Writing:
 
 @contextlib.contextmanager
 def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
-    """Yield whether the target is a directory, which is locked meanwhile; refuse an existing file."""
+    """Yield whether the target is a directory, which is locked meanwhile; `overwrite` permits an existing file."""
     if target.suffix == SUFFIX and not target.is_dir():
         if target.exists() and not overwrite:
             raise CommandFailed(f"{target} already exists; replace it with --overwrite")
