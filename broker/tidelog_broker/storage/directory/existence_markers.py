@@ -54,7 +54,7 @@ def prepare_newest_marker(fs: FileSystem, directory: Path) -> None:
     """Create the file for `mark_newest` in a partition's directory.
 
     Raises:
-        OSError: it was not created.
+        OSError: the file was not created.
     """
     if _note(fs, directory) is None:
         fs.open(directory / _BLANK, create=True).close()

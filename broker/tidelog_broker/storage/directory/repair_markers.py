@@ -60,7 +60,9 @@ def is_marked_short(fs: FileSystem, directory: Path, epoch: int) -> bool:
 
 
 def mark_short(fs: FileSystem, directory: Path, epoch: int) -> None:
-    """Record durably that an epoch's log may lack acknowledged records. Without a directory nothing is recorded.
+    """Record durably that an epoch's log may lack acknowledged records.
+
+    Nothing is recorded if the partition's directory does not exist.
 
     Raises:
         OSError: the marker may or may not exist.

@@ -47,12 +47,12 @@ class Part(Protocol):
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the part's first record."""
         ...
 
     @property
     def end_offset(self) -> int:
-        """The offset after its last record."""
+        """The offset after the part's last record."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Part(Protocol):
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is appended to."""
+        """Whether the part takes appends."""
         ...
 
 
@@ -108,7 +108,7 @@ class Indexes(Protocol):
 
 
 class Extent(ABC):
-    """The readable batches `first` to `stop - 1` of a part of a store. The number of a batch is its slot.
+    """The readable batches `first` to `stop - 1` of a part of a store. These numbers are the batches' slots.
 
     An extent and its slots are valid only until the generator that has yielded it continues.
     """
@@ -136,7 +136,7 @@ class Extent(ABC):
 
     @abstractmethod
     def window_stop(self, first: int, stop: int) -> int:
-        """Return the slot before which to end a `read` that begins at `first`: after `first`, at most `stop`."""
+        """Return the slot before which to end a `read` that begins at `first`: above `first`, and at most `stop`."""
 
     @abstractmethod
     def read(self, first: int, stop: int) -> list[memoryview]:

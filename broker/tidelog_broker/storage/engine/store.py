@@ -149,7 +149,7 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def start_offset(self) -> int:
-        """The first offset that is still held."""
+        """The first offset that the store still has."""
 
     @property
     @abstractmethod
@@ -313,7 +313,7 @@ class Engine(ABC):
         Args:
             sealed_end_offset: the end of the epoch if another one follows it: the store takes no appends and ends
                 there, or is in LIMBO.
-            is_new: whether this process has just created the directory, durably.
+            is_new: whether this process has just created the directory, durably, so that nothing in it can be lost.
 
         Returns:
             The store; None if `sealed_end_offset` is given and the engine has lost the contents.

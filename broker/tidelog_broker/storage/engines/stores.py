@@ -54,7 +54,7 @@ def engine_named(volume: Volume, name: str) -> Engine:
     """Return an engine of a node.
 
     Raises:
-        EngineMissingError: no installed package has it, or it cannot be loaded.
+        EngineMissingError: no installed package has the engine, or the engine cannot be loaded.
     """
     engine = volume.engines.get(name)
     if engine is None:
@@ -63,7 +63,7 @@ def engine_named(volume: Volume, name: str) -> Engine:
 
 
 def survives_restart(volume: Volume, engine: str) -> bool:
-    """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
+    """Return whether an engine's synced records survive a restart; True also for an engine that is not installed."""
     try:
         return engine_named(volume, engine).capabilities.survives_restart
     except EngineMissingError:
@@ -141,7 +141,7 @@ def remove_store(volume: Volume, directory: Path) -> None:
     try:
         _engine_in(volume, directory).forget(directory)
     except EngineMissingError:
-        log.info("%s is removed without its engine, which may keep data of it elsewhere", directory)
+        log.info("%s is removed although its engine is not installed, which may keep data of it elsewhere", directory)
     remove_epoch_dir(volume.fs, directory)
 
 

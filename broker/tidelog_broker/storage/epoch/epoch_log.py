@@ -127,7 +127,7 @@ class EpochLog(EpochStore):
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is still held."""
+        """The first offset that the log still has."""
         return self._held.segments[0].base_offset
 
     @property
@@ -311,7 +311,7 @@ class EpochLog(EpochStore):
         """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
 
         After a crash during truncation the log has all of the tail, a part of it, or none. A log that was damaged after
-        `end_offset` may then be truncated there to leave LIMBO.
+        `end_offset` may then be truncated there to leave LIMBO. A sealed log that ends there stays sealed.
 
         Raises:
             DivergedError: no batch of this log ends there; nothing has changed.
@@ -376,7 +376,7 @@ class EpochLog(EpochStore):
         """Delete the oldest of several segments and return the bytes freed; `sync_names` makes the deletion durable.
 
         Raises:
-            StorageFailedError: its name could not be removed.
+            StorageFailedError: the segment's files could not be removed.
         """
         assert len(self._held.segments) > 1, "the newest segment stays"
         oldest = self._held.segments[0]
@@ -511,7 +511,8 @@ class EpochLog(EpochStore):
             self._deferred.make_room()
         except OSError as error:
             raise self._fail("a sync", error) from error
-        # This also bounds recovery of a log that is never synced: after a crash everything from this offset on is read.
+        # Everything before the oldest unsynced segment is durable. Recording that also bounds the recovery of a log
+        # that is never synced, which reads everything from the synced offset on.
         owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
         self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
         old.keep_open()  # Opening the new segment may close the old one's file, with no descriptor left to reopen it.

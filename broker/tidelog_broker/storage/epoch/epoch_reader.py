@@ -221,7 +221,7 @@ class EpochReader(EpochReading):
         return self._disk.open_segments.lease(segment.path, lambda: self._open_segment(segment))
 
     def _open_segment(self, segment: Segment) -> OpenSegment:
-        """Open a segment that a reader holds, and that may have been rolled or deleted since."""
+        """Open a segment that a reader has looked up; it may have been rolled or deleted since."""
         now = next((one for one in self._held.segments if one.base_offset == segment.base_offset), None)
         try:
             if isinstance(now, SealedSegment):

@@ -342,7 +342,8 @@ def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: 
     """Open the segment in which the valid prefix ends, with the index that recovery built."""
     scan = last.scan
     file = disk.open_to_append(last.path) if writable else disk.fs.open_readonly(last.path)
-    opened = OpenSegment(file, scan.index, synced_bytes=scan.end.position)  # Recovery has synced the rest.
+    # Recovery has made the valid prefix durable, unless the log is damaged and takes no appends.
+    opened = OpenSegment(file, scan.index, synced_bytes=scan.end.position)
     disk.open_segments.adopt(last.path, opened)
     return ActiveSegment(
         disk,

@@ -130,7 +130,7 @@ class NodeDirLockedError(NodeDirError):
 
 
 def is_shortage(error: OSError) -> bool:
-    """Return whether an error means that space, quota or descriptors are exhausted; nothing has changed."""
+    """Return whether an error means that space, quota or descriptors are exhausted: the call has changed nothing."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or is_out_of_descriptors(error)
 
 

@@ -148,7 +148,9 @@ class MemoryReader(EpochReading):
 
 
 def _slots(block: Block, offset: int, limit_offset: int, end_offset: int) -> tuple[int, int, int]:
-    """Return the slots from the batch that holds `offset` on, below both limits, and where the last of them ends."""
+    """Return the range of slots (first, stop) from the batch that holds `offset` on, below both limits, and the end
+    offset of its last batch.
+    """
     index, block_end = block.index, min(block.end_offset, end_offset)
     if offset >= block_end:
         return 0, 0, block_end

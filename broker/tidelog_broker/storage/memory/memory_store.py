@@ -69,7 +69,7 @@ class MemoryStore(EpochStore):
         self._fs = fs
         self._memory = memory
         self._reserved_bytes = 0
-        """Reserved for the next groups."""
+        """Memory that the engine has reserved for the next groups of this store."""
         self._failure = ""
 
     # ----------------------------------------------------------------------------------------- state
@@ -90,7 +90,7 @@ class MemoryStore(EpochStore):
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is still held."""
+        """The first offset that the store still has."""
         return self._contents.blocks[0].base_offset
 
     @property

@@ -84,7 +84,7 @@ class FinishedVersion(NamedTuple):
 
 
 class CompactionPass:
-    """Runs one pass; blocks its thread.
+    """Runs one compaction pass over sealed epochs of a partition; blocks the calling thread.
 
     Args:
         reader: reads the partition's log, which must have all records from the start of the first of the epochs, or

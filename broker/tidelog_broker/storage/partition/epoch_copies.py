@@ -146,10 +146,11 @@ class EpochCopies:
                 decided.
 
         Returns:
-            Whether it is in the log. If not, an epoch in between is missing; it is added together with that one.
+            Whether the epoch is in the log now. If not, an epoch between the log and the copy is missing; the copy is
+            added together with that epoch.
 
         Raises:
-            DivergedError: it is incomplete or differs from the decision.
+            DivergedError: the copy is incomplete or differs from the decision.
             NotHeldError: as `append_copy`.
             StorageFailedError: the disk failed.
         """
@@ -218,7 +219,7 @@ class EpochCopies:
         the next `start_epoch` or with the completed copy.
 
         Returns:
-            Its new path.
+            The new path of the copy.
 
         Raises:
             StorageFailedError: the disk failed.

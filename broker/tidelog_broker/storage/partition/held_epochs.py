@@ -97,7 +97,7 @@ class HeldEpochs:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The damaged epoch that cannot be opened, so that older ones stay closed too; None without one."""
+        """The damaged epoch that cannot be opened, so that older ones stay closed, too; None if there is none."""
         lost = self.lost
         return lost.epoch if lost is not None and not lost.is_aside and not lost.needs_engine else None
 
@@ -143,7 +143,7 @@ class HeldEpochs:
         return next((log for log in self.epochs if log.epoch == epoch), None)
 
     def copy_of(self, epoch: int) -> EpochStore | None:
-        """Return an epoch's log, or its complete copy beside the log; None without one."""
+        """Return an epoch's log, or its complete copy beside the log; None if there is neither."""
         return next((log for log in (*self.epochs, *self.detached) if log.epoch == epoch), None)
 
     def replace(self, old: EpochStore, made: Path, decided: int, end: LogPosition) -> None:
@@ -232,7 +232,7 @@ class HeldEpochs:
 
 
 def find_lost_epoch(disk: Volume, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:
-    """Return the epoch that puts a partition into LIMBO, after its epochs were opened."""
+    """Return the epoch that puts a partition into LIMBO, after its epochs were opened; None if none does."""
     if opened.unreadable is not None:
         epoch, message = opened.unreadable
         return LostEpoch(epoch, message, is_aside=False, needs_engine=opened.needs_engine)

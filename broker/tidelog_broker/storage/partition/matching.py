@@ -2,7 +2,8 @@
 
 A read returns batches reduced to the matching records, and the offset up to which the log was examined. It examines a
 bounded number of bytes, so a result may be empty and still have advanced; the caller continues from there. Batches that
-an index lists because of a hash collision count as well, so that clients cannot make reads expensive by colliding keys.
+an index lists because of a hash collision count towards the bound, so that clients cannot make reads expensive by
+colliding keys.
 """
 
 from __future__ import annotations

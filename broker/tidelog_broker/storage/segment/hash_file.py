@@ -141,7 +141,7 @@ class HashFile:
             slots: the number of the segment's batches.
 
         Raises:
-            LayoutError: it is invalid and must be rebuilt.
+            LayoutError: the index file is invalid and must be rebuilt.
             OSError: the disk cannot be read.
         """
         raw = file.pread(HASH_HEADER_BYTES, 0)

@@ -166,7 +166,7 @@ def parse_index_header(data: Buffer, *, nonce: int) -> IndexHeader:
         raise LayoutError(f"the index has {len(data)} bytes, fewer than its header of {INDEX_HEADER_BYTES}")
     magic, version, found_nonce, count, offset, position, digest, entries_crc, crc = _HEADER.unpack_from(data)
     if magic != INDEX_MAGIC or version != FORMAT_VERSION or crc != crc32c(memoryview(data)[: INDEX_HEADER_BYTES - 4]):
-        raise LayoutError("the index's header is damaged")
+        raise LayoutError("the index's header is damaged or has another version")
     if found_nonce != nonce:
         raise LayoutError("the index belongs to another segment")
     return IndexHeader(count, SegmentEnd(offset, position, digest), entries_crc)

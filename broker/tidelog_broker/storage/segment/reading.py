@@ -59,7 +59,7 @@ def read_batches(
         The batches and the offset after the last; no batches and `offset` if the segment has none from there on.
 
     Raises:
-        DamagedError: the batch that the index lists is missing.
+        DamagedError: the file lacks the first batch that the index lists.
     """
     index = opened.index
     first = index.slot_of(offset)
