@@ -76,7 +76,7 @@ class VerificationQueue:
     async def verify(self, ask: Callable[[], Awaitable[_ResultT]], *, is_known: bool) -> _ResultT:
         """Call `ask` within `NODE_TIMEOUT_S`.
 
-        For a known caller, wait for one of the slots of known callers first. A new caller already holds a slot (`turn`).
+        A known caller waits for one of the slots of known callers first; a new caller already holds a slot (`turn`).
 
         Raises:
             Problem: 503, no node answered in time.

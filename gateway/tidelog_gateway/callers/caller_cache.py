@@ -207,7 +207,7 @@ class CallerCache:
                 raise Problem(
                     429,
                     "overloaded",
-                    f"{queue.waiting_max} new callers wait for verification, the limit; send the request again",
+                    f"{queue.waiting_max} new callers wait for verification, the limit; send the request again later",
                     retryable=True,
                 )
             verifying = asyncio.get_running_loop().create_task(
@@ -339,7 +339,7 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
         async with asyncio.timeout(within_s):
             await cached.gateway.client.close()  # Drops the records that are pending when it times out.
     except (TidelogError, TimeoutError) as error:
-        why = str(error) or f"it did not close within {within_s:g} s"
+        why = str(error) or f"the client did not close within {within_s:g} s"
         log.warning("cannot close the client of the principal %r: %s", cached.caller.principal, why)
 
 

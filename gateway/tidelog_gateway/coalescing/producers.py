@@ -158,7 +158,7 @@ class ProducerLimit:
         return len(self._order)
 
     def used(self, producers: Producers, topic: str) -> None:
-        """Note the use of a producer."""
+        """Mark a producer as the most recently used one."""
         self._order[producers, topic] = None
         self._order.move_to_end((producers, topic))
 
@@ -277,7 +277,8 @@ class Producers:
                     await _close(entry.topic, entry.producer)
         except TimeoutError:
             _LOG.warning(
-                "stopped before all accepted records were delivered; their outcome is unknown (the limit was %g s)",
+                "closed the producers before all accepted records were delivered; the outcome of these records is "
+                "unknown (the time limit was %g s)",
                 within_s,
             )
 

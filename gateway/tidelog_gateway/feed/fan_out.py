@@ -42,10 +42,10 @@ class EntryTokens:
 class FanOut:
     """Writes entries in one encoding to followers, and counts what it has sent instead of charging each of them.
 
-    A follower in step has received every entry since it joined, so its debt is the difference between the counts of the
-    fan-out now and then (`Follower.records_at`, `bytes_at`). The debt is settled when the follower leaves the step. As
-    grants only add to credit, no follower runs out before the fan-out has sent `credit_end` records; until then a push
-    does not look at credit.
+    A follower in step (see `ring`) has received every entry since it joined, so its debt is the difference between the
+    counts of the fan-out now and then (`Follower.records_at`, `bytes_at`). The debt is settled when the follower is no
+    longer in step. As clients can only add credit, no follower runs out of it before the fan-out has sent `credit_end`
+    records; until then a push does not look at credit.
 
     Args:
         encoder: encoder of entries.

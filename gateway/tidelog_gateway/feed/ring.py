@@ -229,7 +229,7 @@ class Ring:
         self._pending: deque[tuple[Pusher, list[Follower]]] = deque()
         """Followers in step to which the newest entry was not pushed yet."""
         self._before: int | None = None
-        """Position of the newest entry's partition before that entry."""
+        """Position of the newest entry's partition before that entry; None if the partition had no position."""
         self._newest: RingEntry
         self._behind: dict[Follower, None] = {}
 
@@ -301,7 +301,10 @@ class Ring:
         return bool(pending)
 
     def attach(self, follower: Follower) -> bool:
-        """Add a follower if the ring has all entries after its positions; the follower is behind at first."""
+        """Add a follower if the ring has all entries after its positions, and return whether it has.
+
+        The follower is behind at first.
+        """
         if self.closed or not self._reaches(follower.positions):
             return False
         follower.at = self._first

@@ -6,7 +6,7 @@ fastest follower. Its read-ahead and its kept entries are counted in the respons
 other connections need the budget.
 
 A small batch is encoded and pushed within the call that receives it from the node, because a switch to the reading task
-costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one turn of the event loop
+costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one iteration of the event loop
 stays short. The reading task handles larger batches and batches beyond the bound.
 
 If reading fails, the feed ends without an error: its followers read by themselves, and a node reports the error to each
@@ -245,7 +245,7 @@ class SharedFeed:
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
         if consumed is None:
-            raise deleted_topic_error(self.scope.topic)  # the client was closed
+            raise deleted_topic_error(self.scope.topic)  # The client was closed; any error ends the feed.
         partition, batch = consumed.partition, consumed.batch
         if not len(batch):
             await self._push(partition, batch.base_offset, batch.end_offset, NOTHING)

@@ -155,7 +155,11 @@ class RequestState:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Reserve memory for a part of the answer; if it does not fit the budget, send a 503 instead."""
+        """Reserve memory for a part of the answer; if it does not fit the budget, send a 503 instead, and return False.
+
+        With `is_owed` the part is counted beyond the budget, because the request has changed something, or the head of
+        the answer was sent.
+        """
         if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
         self._refused = True
@@ -295,7 +299,8 @@ class RequestPipeline:
             arrival = state["arrival"] = self._limits.arrival(gateway)
         body: Body | None = None
         try:
-            whole: Body | None = state.pop("body", None)  # not kept by the request, which is part of a cycle
+            # Removed from the state: the request is part of a reference cycle, which would keep the body in memory.
+            whole: Body | None = state.pop("body", None)
             if whole is not None:
                 if not is_reserved:
                     self._limits.take_whole(whole, arrival)

@@ -396,7 +396,7 @@ class Exchange:
         self._left_bytes = (length or 0) if has_body else 0
         head = b"".join(lines)
         if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise RuntimeError("Invalid HTTP header.")
+            raise RuntimeError("a header field of the answer has a CR, LF or NUL character in its name or value")
         return b"%b%b\r\n" % (_STATUS_LINES[status], head)
 
     def _write(self, body: bytes, *, more_body: bool) -> None:

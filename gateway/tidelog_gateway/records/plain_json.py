@@ -61,7 +61,7 @@ def plain_json(batch: RecordBatch) -> JsonRecords | None:
 
 
 class _Kinds(NamedTuple):
-    """Bits of one column in the key of a template."""
+    """Bits of one column in the argument `kinds` of `_template`: its texts need no escapes, or are escaped."""
 
     literal: int
     escaped: int
