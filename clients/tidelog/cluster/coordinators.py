@@ -27,7 +27,7 @@ def coordinator_partition(group: str, partition_count: int) -> TopicPartition:
 async def at_coordinator(
     router: Router, group: str, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True
 ) -> T:
-    """Ask the coordinator of a group if its address is known; otherwise, and if it fails, other nodes (`Router.at_any`).
+    """Ask the coordinator of a group if its address is known, and other nodes as `Router.at_any` does.
 
     Raises:
         TidelogError: see `Router.at_any`.

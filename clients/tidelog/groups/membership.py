@@ -2,9 +2,9 @@
 
 The coordinator sends the target assignment; the member reports the partitions it holds. The member starts to read only
 partitions of the newest assignment, and reports a revoked partition as held until it has released it; only then is the
-partition assigned to another member. The session counts from when the member *sent* the last answered heartbeat,
-whereas the coordinator counts from when it received it. So a member that cannot reach the coordinator stops reading
-before its partitions are assigned to others.
+partition assigned to another member. The member counts the session from the time at which it *sent* the last answered
+heartbeat, whereas the coordinator counts from the time at which it received that heartbeat. Therefore a member that
+cannot reach the coordinator stops reading before its partitions are assigned to others.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Membership:
 
     @property
     def ends_at(self) -> float:
-        """When the session expires unless a heartbeat is answered."""
+        """The `session_time` at which the session expires unless a heartbeat is answered."""
         return self._ends_at
 
 

@@ -1,9 +1,9 @@
 """A consumer's position: which records were delivered, and the rest of the current batch. No I/O.
 
-The asynchronous and the blocking consumer share it, so both define delivery alike. The records of the current batch
-come from an iterator over whole columns, without bookkeeping per record; the position is derived from the iterator's
-progress when it is needed. After a record that does not decode, a new iterator starts over the same columns, so
-skipping costs the same at any index.
+The asynchronous and the blocking consumer share `Cursor`, so a record counts as delivered under the same conditions in
+both. The records of the current batch come from an iterator over whole columns, without bookkeeping per record; the
+position is derived from the iterator's progress when it is needed. After a record that does not decode, a new iterator
+starts over the same columns, so skipping costs the same at any index.
 
 In the blocking client one thread takes records while another one removes partitions: a lock guards changes of the
 current batch, and emptying the list of values under the iterator ends it immediately.
@@ -279,7 +279,7 @@ class Cursor:
         record decoded for `SKIP_SLICE_S`; `has_left` is True in the last two cases.
 
         Args:
-            count: how many.
+            count: maximum number of records.
             onto: list to append to, so that an interrupted caller keeps the records; a new list by default.
 
         Returns:
@@ -352,7 +352,10 @@ class Cursor:
             self._move(self._where, offset)
 
     def _in_current_batch(self) -> dict[TopicPartition, int]:
-        """Return the part of the current batch that the application may be processing."""
+        """Return the partition and first offset of the current batch's records that the application may be processing.
+
+        Empty if it has none of them.
+        """
         if self._rows is None:
             return {}
         left = length_hint(self._iterator)

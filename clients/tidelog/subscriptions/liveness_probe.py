@@ -1,6 +1,7 @@
 """Probes of quiet nodes: an idle subscription has no due answer, so its silence alone cannot reveal a dead node.
 
-On a connection that has been quiet for `PROBE_S` the client sends a request; an overdue answer is detected as usual.
+On a connection that has been quiet for `PROBE_S` the client sends a request. If its answer is overdue, the client
+handles the node like any that does not answer (`owner_changes.py`).
 """
 
 from __future__ import annotations
