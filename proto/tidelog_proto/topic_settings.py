@@ -122,7 +122,7 @@ class TopicSetting:
         """Refuse a stored value that is out of range or not a choice.
 
         Args:
-            maximum: in place of the table's.
+            maximum: used instead of the maximum in the table.
 
         Raises:
             ValueError: with the range or the choices.

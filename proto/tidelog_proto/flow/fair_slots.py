@@ -147,7 +147,7 @@ class FairSlots:
             owner: identifies the waiting coroutine for `release`.
 
         Raises:
-            FullError: too many items wait: raised at once, or later if this item loses its place to another key's.
+            FullError: too many items wait: raised at once, or later if this item is removed for one of another key.
         """
         if self._queue.take(key):
             return True

@@ -121,9 +121,9 @@ def tune_garbage_collection(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def count_long_lived(blocks: int) -> None:
-    """Count about `blocks` memory blocks of objects that live long, or, if negative, of such that were dropped.
+    """Count about `blocks` memory blocks of new long-lived objects or, if negative, of dropped ones.
 
-    The former do not count as growth; the latter may be in cycles, which are freed when the process is idle. Nothing
-    happens in a process that did not call `tune_garbage_collection`, such as a program that embeds a node.
+    Long-lived objects do not count as growth. Dropped objects may be in cycles, which are freed when the process is
+    idle. Without effect in a process that did not call `tune_garbage_collection`, such as a program that embeds a node.
     """
     _collector.add_long_lived(blocks)
