@@ -27,6 +27,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 REFUSALS_PER_S: Final = 20
 """Refusals beyond this rate are counted and not written, since the refused callers determine their number."""
 ASKED_CHARS_MAX: Final = 4_000
+"""Maximum length of a text in an audit line; the rest is cut off."""
 ASKED_ENTRIES_MAX: Final = 512
 """Limit of each list of a request: further entries would not be shown, and each costs the event loop 5 µs."""
 

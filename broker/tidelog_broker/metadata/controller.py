@@ -40,7 +40,7 @@ from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name
 log = logging.getLogger(__name__)
 
 PLACED_AT_ONCE: Final = 256
-"""Maximum number of partitions of a new topic that are placed in one turn of the event loop: a few milliseconds."""
+"""Maximum number of a topic's new partitions that are placed in one iteration of the event loop: a few milliseconds."""
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 """Limit of a topic's record, which grows with partitions, copies and the length of node names."""
 
@@ -52,7 +52,8 @@ class Controller:
     """Changes of `__meta`. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        partitions_max: limit of all topics' partitions; each costs memory on every node, and files on its replicas.
+        partitions_max: maximum number of partitions of all topics together; each costs memory on every node, and files
+            on its replicas.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class Controller:
         """Create `__offsets`; if it exists with one copy and `config` has more, change it to have as many.
 
         Args:
-            is_new: the cluster is new: with `__offsets` it gets the feature level of this build.
+            is_new: whether the cluster is new; the feature level of this build is then written together with the topic.
 
         Raises:
             ProtocolError: the error of the write.
@@ -322,7 +323,7 @@ class Controller:
         """Raise the feature level of the cluster to the highest of this build; return the level.
 
         Raises:
-            ProtocolError: INVALID_REQUEST naming a registered node that does not support it, or what stopped the write.
+            ProtocolError: INVALID_REQUEST naming a registered node that does not support it, or the error of the write.
         """
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
@@ -338,7 +339,7 @@ class Controller:
         return record is not None and record.removed
 
     def _is_registered_and_alive(self, node_id: str) -> bool:
-        """Return whether a node is registered and alive."""
+        """Return whether a node is alive and was not removed."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
     def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:

@@ -98,7 +98,7 @@ class TopicEngines:
     def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:
         """Refuse a change to an engine that loses its records in a restart, for a topic that has records elsewhere.
 
-        Such an engine leaves a gap in the log, and what lies before the gap would be deleted.
+        The loss of such an engine's records leaves a gap in the log after the earlier records.
 
         Raises:
             ProtocolError: INVALID_REQUEST with the engines that can; as `check`.

@@ -88,7 +88,7 @@ AccessOf = Callable[[str], MemberAccess | None]
 
 
 class ConsumerGroup:
-    """See the module.
+    """The state machine of one consumer group; see the module.
 
     Args:
         name: name of the group.

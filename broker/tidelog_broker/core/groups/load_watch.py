@@ -39,7 +39,7 @@ CHECK_INTERVAL_S: Final = 2.0
 
 
 class LoadWatch:
-    """See the module.
+    """Tracks the loads of one group's partitions, and decides when to rebalance; see the module.
 
     Attributes:
         rates: bytes per second by partition.

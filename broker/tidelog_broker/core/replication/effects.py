@@ -177,7 +177,10 @@ Write = (
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read whole batches of `epoch` from `from_offset` up to `end_offset`, about `bytes_max`; calls `Replica.read`."""
+    """Read whole batches of `epoch` from `from_offset` up to `end_offset`, about `bytes_max` bytes, for node `to`.
+
+    The driver passes them to `Replica.read`.
+    """
 
     to: str
     epoch: int
@@ -284,7 +287,7 @@ class OwnerConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """This replica stops until an operator intervenes or its copy is replaced: it diverged, or the chains fork."""
+    """This replica stops participating, until the next epoch or until an operator intervenes; see `Participation`."""
 
     reason: str
 

@@ -33,8 +33,9 @@ class EpochVersions:
         return self._has_front(epoch) and self.has_later(epoch)
 
     def _has_front(self, epoch: int) -> bool:
-        """Return whether the log's copy starts no later than the newest version, at the round's floor or epoch's start.
+        """Return whether the log's copy starts no later than the newest version does.
 
+        The newest version starts at the floor of its round, or at the start of the epoch if that is later.
         If retention has deleted the front of the copy meanwhile, the new version is fetched, or made by a later round.
         """
         state, begins = self._state, self._state.log.copy_start(epoch)

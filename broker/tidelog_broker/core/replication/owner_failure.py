@@ -74,7 +74,10 @@ class OwnerMonitor:
         return self._silence_ms() if self.heard_ms is None else None
 
     def _grace_until_ms(self) -> int:
-        """Return when a resignation takes effect: early in an epoch, a successor may have the owner's fault, too."""
+        """Return when a resignation justifies a takeover.
+
+        A successor may have the same fault and resign, too; the minimum age of an epoch limits such takeovers.
+        """
         return self._entered_ms + self._state.timing.grace_ms
 
     def _silence_ms(self) -> int:

@@ -39,11 +39,13 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KEYED_ID_MIN, SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
+"""Maximum number of producers whose newest batches a partition remembers."""
 PRODUCERS_MIN: Final = 16
 """Producers whose newest batches each partition remembers regardless of the node's limit and of their idle time,
 because the clock of an owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
-"""Log time without an append after which a producer is evicted; much longer than any client retries a batch."""
+"""Time without an append, by the partition's append timestamps, after which a producer is evicted; much longer than any
+client retries a batch."""
 _IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
 _KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
 """Slice of a full window that is kept when a batch is added."""
@@ -88,7 +90,7 @@ class ProducerState:
 
 
 class ProducerTable:
-    """State by producer id, least recently appended first."""
+    """The idempotent producers of one partition, the least recently appending first."""
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX, known_from: int = 0) -> None:
         assert producers_max > 0
@@ -115,7 +117,7 @@ class ProducerTable:
         self._keyed_requests.share(budget.keyed)
 
     def epoch_of(self, producer_id: int) -> int | None:
-        """Return the newest epoch of a producer; None if it is unknown."""
+        """Return the newest epoch of a producer, or the split of a keyed request; None if the id is unknown."""
         if is_keyed(producer_id):
             request = self._keyed_requests.find(producer_id)
             return None if request is None else request.split

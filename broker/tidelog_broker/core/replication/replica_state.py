@@ -36,8 +36,8 @@ from tidelog_proto.batch.header import digest_after
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack records that it has acknowledged: its machine crashed with a flush mode
 other than ALWAYS, or its engine lost it in a restart (short), or it was truncated because of damage or rolled back
-(damaged). The doubt ends when the copy reaches the end of the owner's log (`fetched`), as told by the owner's
-incarnation that assigns its offsets, or when the next epoch begins (`enter`)."""
+(damaged). The doubt ends when the copy reaches the end of the owner's log (`fetched`), as reported by the incarnation
+of the owner that assigns the offsets, or when the next epoch begins (`enter`)."""
 
 Participation = Literal["participating", "halted", "halted permanently"]
 """Whether this replica participates; see `PARTICIPATION_TRANSITIONS`."""
@@ -88,8 +88,8 @@ MessageT = TypeVar("MessageT", bound=PeerMessage)
 class ReplicaState:
     """State of one partition on one node. Times are milliseconds of a monotonic clock.
 
-    `no_space` is called with the tail of an append that failed for lack of disk space, after it was rewound, and the
-    time.
+    `no_space` is called when an append has failed for lack of disk space: with the tail, from which the failed append
+    was removed, and the time.
     """
 
     only_replicated = False
@@ -123,7 +123,8 @@ class ReplicaState:
         """Reason of the halt; None if the replica participates."""
         self.doubt: Doubt
         self.doubt_ends: int | None
-        """End of the owner's log at the first request after the doubt began."""
+        """End of the owner's log, as in its answer to the last fetch; the doubt ends once the durable log reaches it.
+        None until a fetch is complete."""
         self.log = log
         self.cluster_hints = cluster_hints
         self.timing = timing
@@ -299,7 +300,7 @@ class ReplicaState:
             self.send(to, self.about(update, epoch))
 
     def request_chain(self, whom: str, now_ms: int) -> None:
-        """Request the chain of a node that seems to know more, rate-limited."""
+        """Request the chain of a node that seems to know more, at most once per `Timing.ask_ms`."""
         last_ms = self._asked_ms.get(whom)
         if whom == self.node_id or (last_ms is not None and now_ms - last_ms < self.timing.ask_ms):
             return
@@ -350,8 +351,8 @@ class ReplicaState:
     def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
         """Decide which replica halts, because another node has a different decision about a decided epoch.
 
-        If the chains fork at this epoch, and this node knows an end that was decided without a quorum, this node
-        continues; the other one receives the decision, halts, and has to be replaced. Otherwise this one halts.
+        If the chains fork at this epoch, and only this node's decision was made without a quorum, this node continues;
+        the other one receives the decision, halts, and has to be replaced. Otherwise this one halts.
         """
         here = self.decision(epoch)
         if here.previous_hash != other.previous_hash:
@@ -365,10 +366,11 @@ class ReplicaState:
         how = ""
         if other.unsafe:
             how = (
-                f"; DATA_LOSS: an operator had it ended at offset {other.end_offset} without a quorum; replace this "
+                f"; DATA_LOSS: an operator ended the epoch at offset {other.end_offset} without a quorum; replace this "
                 "replica"
             )
-        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", permanently=True)
+        reason = f"two decisions about epoch {epoch}, of this node and of node {sender!r}: the chains fork{how}"
+        self.halt(reason, permanently=True)
 
     # --- commit ----------------------------------------------------------------------------------------
 
@@ -442,7 +444,7 @@ class BrokenRunError(Exception):
 
 
 class LogTail:
-    """Queued and durable end of one epoch."""
+    """Queued and durable end of the local log of one epoch."""
 
     def __init__(self, epoch: int, start_offset: int, end: Position) -> None:
         assert end.offset >= start_offset

@@ -24,7 +24,7 @@ class Source:
         incomplete: Callable[[], Collection[int]],
         resume: Callable[[str, int, int], bool],
     ) -> None:
-        """Set the callbacks.
+        """Create the source of a replica.
 
         Args:
             state: the state of the replica.
