@@ -275,8 +275,8 @@ class StateLog:
         except TimeoutError:
             raise ProtocolError(
                 pb.TIMED_OUT,
-                f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: no quorum of its replicas has "
-                "acknowledged the records, which may still be stored; check the nodes with `tidelog cluster status`",
+                f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: no quorum of its replicas "
+                "has acknowledged the records, which may still be stored; check `tidelog cluster status`",
             ) from None
         return len(data)
 

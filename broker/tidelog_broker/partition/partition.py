@@ -284,7 +284,7 @@ class Partition:
 
     def halted(self, reason: str) -> None:
         """Refuse publishes: the replica no longer participates, in this epoch or permanently."""
-        log.error("%s: %s", self.name, reason)
+        log.error("%s: this node's copy takes no more records: %s", self.name, reason)
         self.pipeline.flush(self.state.limbo_error())
         self.changes.changed()
         self.changes.wake()

@@ -75,8 +75,8 @@ class PartitionOpener:
                 None,
                 ProtocolError(
                     pb.OVERLOADED,
-                    f"{WAITING_MAX} requests, the maximum, already wait until this node has opened partition {key[1]} of "
-                    f"the topic with id {key[0].hex()}; send again",
+                    f"{WAITING_MAX} requests, the maximum, already wait until this node has opened partition {key[1]} "
+                    f"of the topic with id {key[0].hex()}; send again",
                     retry_after_ms=RETRY_AFTER_MS,
                 ),
             )

@@ -135,7 +135,7 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
         case KeepProducers():
             return _keep_producers(view, effect)
         case SetAside():
-            log.error("%s: %s", store.directory.name, effect.reason)
+            log.error("%s: epoch %d on this node cannot be used: %s", store.directory.name, effect.epoch, effect.reason)
             unreadable = store.unreadable_epoch
             if (
                 effect.epoch == unreadable
@@ -158,7 +158,7 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )
     except DiskFullError as error:
-        log.warning("%s: %s", view.store.directory.name, error)
+        log.warning("%s: the producer state of another node is not stored yet: %s", view.store.directory.name, error)
         return False
     return True
 
@@ -179,7 +179,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         return False
     except NotHeldError as error:
         # The copy to be resumed is missing, so the core plans again.
-        log.warning("%s: %s", store.directory.name, error)
+        log.warning("%s: the copy of epoch %d cannot be continued: %s", store.directory.name, effect.epoch, error)
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
         return False  # A complete copy of another version was removed from the log meanwhile, so the core plans again.
@@ -199,7 +199,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         return False
     except (DivergedError, NotHeldError) as error:
         # The core detects that and sets the copy aside, or retention has just removed the copy.
-        log.warning("%s: %s", store.directory.name, error)
+        log.warning("%s: the copy of epoch %d cannot be continued: %s", store.directory.name, effect.epoch, error)
     except StorageError:
         raise
     except ProtocolError as error:
@@ -221,9 +221,9 @@ def _finish_copy(view: ReplicaLog, effect: FinishPartialCopy) -> None:
         if view.store.copies.copy_position(effect.epoch) is not None:
             view.store.copies.finish_copy(effect.epoch, effect.decided)
     except NotHeldError as error:
-        log.warning("%s: %s", view.store.directory.name, error)
+        log.warning("%s: the copy of epoch %d is not complete: %s", view.store.directory.name, effect.epoch, error)
     except DivergedError as error:  # The core then fetches the epoch again.
-        log.warning("%s: %s", view.store.directory.name, error)
+        log.warning("%s: fetching epoch %d again: %s", view.store.directory.name, effect.epoch, error)
         view.store.copies.abandon_copy(effect.epoch)
     view.resume_partial_copies()
 

@@ -110,7 +110,9 @@ class ReplicaLog:
         store, active = self.store, self._chain.active.epoch
         if store.limbo is None:
             return
-        log.warning("%s/%d: %s", store.name.topic, store.name.partition, store.limbo)
+        log.warning(
+            "%s/%d: the log on this node takes no appends: %s", store.name.topic, store.name.partition, store.limbo
+        )
         while (epoch := store.unreadable_epoch) is not None and epoch < active and self._others_hold(epoch):
             store.copies.set_aside(epoch, "the epoch cannot be opened")
         for held in reversed(store.epochs):
@@ -220,7 +222,7 @@ class ReplicaLog:
                 engine=self.engine(epoch),
             )
         except (NotHeldError, DiskFullError) as error:
-            log.warning("%s: %s", self.store.directory.name, error)
+            log.warning("%s: the copy of epoch %d cannot be resumed: %s", self.store.directory.name, epoch, error)
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:

@@ -196,7 +196,8 @@ class _Waiting:
             self.fail(
                 ProtocolError(
                     pb.INTERNAL,
-                    f"the owner answered {len(results)} results for {self._count} batches; the outcome is unknown",
+                    f"the partition's owner returned {len(results)} results for {self._count} batches, so the outcome "
+                    "is unknown; retry unchanged",
                 )
             )
             return

@@ -191,7 +191,7 @@ class Cursor:
         """
         with self._lock:
             if self.has_left:
-                raise UsageError("the current batch has undelivered records")
+                raise UsageError("the current batch has undelivered records; read them before the next batch is loaded")
             self._settle()
             self._drop()
             self._where = TopicPartition(batch.topic, batch.partition)

@@ -171,7 +171,9 @@ class SharedFeed:
                     self._ahead.end()
         except (TidelogError, ProtocolError) as error:
             log.debug(
-                "shared feed of topic %s ended, its subscriptions read by themselves: %s", self.scope.topic, error
+                "shared feed of topic %s ended; each subscription now reads from the nodes itself: %s",
+                self.scope.topic,
+                error,
             )
         finally:
             self._finish()
@@ -219,7 +221,8 @@ class SharedFeed:
             if self._ahead.reserved_bytes:
                 self._ahead.passed()
         except Exception:
-            log.exception("shared feed of topic %s failed, its subscriptions read by themselves", self.scope.topic)
+            topic = self.scope.topic
+            log.exception("shared feed of topic %s failed; each subscription now reads from the nodes itself", topic)
             self.close()
         return True
 

@@ -93,7 +93,7 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
         nulls_max = length if node.nullable else 0
         if not 0 <= null_count <= nulls_max:
             raise _corrupt(
-                f"the Arrow array of {node.name}: {null_count} nulls in {length} entries; at most {nulls_max} are allowed"
+                f"the Arrow array of {node.name}: {null_count} nulls in {length} entries, the maximum is {nulls_max}"
             )
         validity_bytes = -(-length // 8) if null_count else 0
         _expect(node, "validity", next(buffers), validity_bytes, _at_most(validity_bytes))

@@ -73,7 +73,7 @@ assert _RESERVED_AT + len(_RESERVED) == _DIGEST_AT
 
 
 OFFSET_MAX: Final = 2**63 - 1
-"""Largest offset, as of a signed 64-bit Arrow column."""
+"""Largest offset: readers get offsets in Arrow columns of signed 64-bit integers."""
 NO_TIMESTAMP_US: Final = -(2**63)
 """Base and max timestamp of a batch without records: smaller than all others, so it is never the maximum."""
 
@@ -253,7 +253,10 @@ def extra_bytes(flags: int) -> int:
 
 
 def claims_plain(buffer: Buffer) -> bool:
-    """Return whether an unverified header declares an uncompressed body, which is cheap to verify; a hint only."""
+    """Return whether a batch is cheap to verify: its unverified header declares an uncompressed body, or is incomplete.
+
+    The result is only a hint for the choice of a thread.
+    """
     return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
 
 

@@ -33,7 +33,9 @@ async def recover(broker: Broker, request: Request) -> None:
     if request.connection.peer_id is not None or message.node_id not in {
         info.node_id for info in broker.cluster.nodes()
     }:
-        raise ProtocolError(pb.INVALID_REQUEST, f"node {message.node_id!r} does not exist")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"node {message.node_id!r} does not exist; list the nodes with: tidelog cluster status"
+        )
     if message.node_id not in broker.cluster.linked:
         raise ProtocolError(
             pb.INVALID_REQUEST,
