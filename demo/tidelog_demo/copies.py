@@ -49,7 +49,8 @@ def _is_level(topic: Topic, copies: int) -> bool:
 def shortages(topic: Topic, records: int, *, copies: int) -> list[str]:
     """Return a sentence for each deviation from `copies` replicas with all `records`; empty without deviations."""
     stored = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
-    problems = [] if stored == records else [f"the log holds {stored:,} records; {records:,} were published"]
+    difference = f"topic {topic.name!r} has {stored:,} records; {records:,} were published"
+    problems = [] if stored == records else [difference]
     for partition in topic.partitions:
         name = f"partition {partition.partition}"
         if len(partition.replicas) != copies:

@@ -31,7 +31,7 @@ def differences(found: Sequence[CarrierStats], expected: Sequence[CarrierStats])
     for want in expected:
         got = by_code.get(want.carrier)
         if got is None:
-            problems.append(f"{want.carrier} is missing; the source has {want.flights:,} flights")
+            problems.append(f"{want.carrier} is missing in the report; the source has {want.flights:,} flights")
         elif got.flights != want.flights:
             problems.append(f"{want.carrier} has {got.flights:,} flights; the source has {want.flights:,}")
         elif not math.isclose(got.mean_delay_minutes, want.mean_delay_minutes, rel_tol=_MEAN_TOLERANCE):

@@ -117,7 +117,7 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
                 publish(client, day)
                 time.sleep(PACE_S)
                 live_drawing.draw()
-            _wait_until(lambda: live_drawing.draw().windows, running, "no day was closed in time")
+            _wait_until(lambda: live_drawing.draw().windows, running, f"the queries closed no day within {START_S:g} s")
             print(f"killing the queries, {len(live_drawing.draw().windows)} days of carriers are closed", flush=True)
             running.kill()
         for day in days[len(days) // 2 :]:
@@ -126,7 +126,8 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
         publish(client, [Event(topic, -1, "--", closing, closing, 0) for topic in (DEPARTURES, ARRIVALS)])
         for left in reversed(range(STARTS_MAX)):
             with queries(node.bootstrap, directory, "--to-the-end") as running:
-                _wait_until(partial(_has_ended, running, live_drawing), None, "the queries did not end in time")
+                unread = f"the queries did not read all records within {END_S:g} s"
+                _wait_until(partial(_has_ended, running, live_drawing), None, unread)
                 if running.returncode == 0:
                     break
             if not left:

@@ -73,7 +73,7 @@ def refuse_overwriting(*, overwrite: bool) -> None:
     """
     if overwrite:
         raise OptionError(
-            "rows can only be appended to a topic: use mode('append') for a frame, or outputMode('append') for a "
+            "rows can only be appended to a topic: use mode('append') for a DataFrame, or outputMode('append') for a "
             "stream; results in other output modes are written with foreachBatch."
         )
 

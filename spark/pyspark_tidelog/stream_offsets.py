@@ -111,7 +111,7 @@ class Losses:
         """Report missing records.
 
         Raises:
-            DataLossError: with `fail`.
+            DataLossError: `fail` is set.
         """
         if self._fail:
             raise DataLossError(

@@ -62,7 +62,7 @@ class Ends:
         """Request the end of each partition; after `START_WAIT_S` seconds, request the missing ones in the background.
 
         Raises:
-            TidelogError: the error is not retriable.
+            TidelogError: the request failed with an error that is not retriable.
         """
         if not self._partitions:
             return

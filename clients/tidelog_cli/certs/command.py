@@ -166,7 +166,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
     try:
         issued = certificate_authority.issue(authority, cast("Kind", kind), name, hosts, days=days)
     except ValueError as error:
-        raise CommandFailed(f"{directory / 'ca.pem'} and ca.key cannot issue: {error}") from error
+        raise CommandFailed(f"cannot issue {name!r} with {directory / 'ca.pem'} and ca.key: {error}") from error
     _write(directory, name, issued, replace=replace)
     return issued
 

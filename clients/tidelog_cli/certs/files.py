@@ -56,7 +56,7 @@ def see_to_cryptography() -> None:
     """Check that `cryptography` is installed, which only commands for certificates need.
 
     Raises:
-        CommandFailed: it is missing.
+        CommandFailed: `cryptography` is not installed.
     """
     try:
         import cryptography.x509  # noqa: F401, PLC0415

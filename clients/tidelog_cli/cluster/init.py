@@ -196,7 +196,7 @@ def command(directory: Path, node_id: str, data: Path | None = None, *, secured:
 
 
 def write(directory: Path, document: dict[str, Any]) -> None:
-    """Write both files or none.
+    """Write the bootstrap file and a new secret, or neither of them.
 
     Raises:
         CommandFailed: a file exists, or cannot be written.
@@ -218,7 +218,7 @@ def write(directory: Path, document: dict[str, Any]) -> None:
 
 
 def founder(text: str) -> dict[str, Any]:
-    """Parse a founder for the bootstrap file.
+    """Parse the value of an option --node (see `SHAPE`) into a founder's entry in the bootstrap file.
 
     Raises:
         CommandFailed: the text is invalid; the message has the cause.

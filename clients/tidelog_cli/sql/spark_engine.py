@@ -217,7 +217,7 @@ def _parses_values(frame: DataFrame) -> bool:
 
 
 def _execution(frame: DataFrame) -> Any:
-    """Return Spark's execution of a query, to which Python has no other access."""
+    """Return Spark's Java object `QueryExecution` of a query, to which Python has no other access."""
     return cast(Any, frame)._jdf.queryExecution()  # noqa: SLF001
 
 

@@ -19,7 +19,7 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class Topics:
-    """The topics of a statement.
+    """Looks up the topics that a statement names, with their offsets and columns, and waits for new records.
 
     Args:
         bootstrap: the value of --bootstrap.
