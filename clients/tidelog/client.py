@@ -490,8 +490,8 @@ class Client:
             compression: how whole batches are compressed: "gzip", "snappy", "lz4", "zstd" or None.
             buffer_bytes: maximum size of unacknowledged records; when it is reached, calls wait, and `put` raises
                 BufferFullError.
-            batch_bytes: maximum size of a batch, uncompressed, unless one record is larger. While a batch of the same
-                partition is in flight, the next one is sent only when it has this size.
+            batch_bytes: maximum size of a batch, uncompressed; a larger record is a batch of its own. While a batch of
+                a partition is in flight, the partition's next batch is sent only when it is full.
             delivery_timeout_s: time limit of a record, including retries.
             request_timeout_s: time limit of one attempt at a node; by default the client's.
             partitioner: selects the partition of a record without a given one. By default, and as "murmur3": by a hash

@@ -303,7 +303,7 @@ class SequenceError(TidelogError):
 
 
 class SequenceGapError(SequenceError):
-    """The node has not received the producer's previous batch in this partition."""
+    """The node does not have the producer's previous batch in this partition, so it has not stored this one."""
 
 
 class ProducerFencedError(SequenceError):

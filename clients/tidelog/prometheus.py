@@ -92,7 +92,7 @@ class PrometheusMetrics:
             )
             self._throttled = Counter(
                 "tidelog_client_throttled_seconds",
-                "Seconds by which a node's quota delayed publishing",
+                "Seconds by which a node's quota delayed publishing, consuming or other requests",
                 ["node"],
                 registry=registry,
             )

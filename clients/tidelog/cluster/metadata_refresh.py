@@ -37,8 +37,8 @@ class RefreshRequest(NamedTuple):
     Attributes:
         rounds: number of consecutive rounds without a change.
         hold_s: how long the answer may be held back, in seconds.
-        confirm: whether a caller needs a confirmed answer.
-        must_confirm: topics whose answer must be confirmed.
+        confirm: whether the node shall confirm its answer with the metadata owner, if that can be reached.
+        must_confirm: topics whose callers get an error if the answer is not confirmed.
     """
 
     topics: list[str]

@@ -32,7 +32,7 @@ class Losses:
         self._discard(positions)
 
     def reported(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note that a commit of these positions was refused with an error of its own."""
+        """Note that the application has already got an error for these positions, when their commit was refused."""
         self._discard(positions)
 
     def check(self) -> None:

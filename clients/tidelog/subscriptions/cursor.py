@@ -352,9 +352,9 @@ class Cursor:
             self._move(self._where, offset)
 
     def _in_current_batch(self) -> dict[TopicPartition, int]:
-        """Return the partition and first offset of the current batch's records that the application may be processing.
+        """Return partition -> first offset of the current batch's records that the application may be processing.
 
-        Empty if it has none of them.
+        Empty if the application processes none of them.
         """
         if self._rows is None:
             return {}

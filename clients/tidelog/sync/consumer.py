@@ -90,7 +90,7 @@ class Consumer:
         self._taken: list[Record] = []
         """Records that an interrupted `poll` has taken and not returned."""
         self._resets: dict[TopicPartition, int] = {}
-        """Partition of each record in `_taken` -> its reset count (`Cursor.resets_of`) when the record was taken."""
+        """Partition of each record in `_taken` -> its reset count (`Cursor.resets_of`) when the record was kept."""
 
     def __enter__(self) -> Self:
         self.begin()
