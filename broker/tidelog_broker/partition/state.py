@@ -200,8 +200,8 @@ class PartitionState:
         """Return whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
 
         An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
-        have its offsets now. A reader may continue behind records that the epoch has lost. None: the epoch is not
-        known.
+        have its offsets now. A reader may continue after records that the epoch has lost. If `record_epoch` is None,
+        because the reader does not know it, the result is False.
         """
         chain, active = self._known.chain, self._known.active
         if record_epoch is None or record_epoch == active.epoch or record_epoch < chain.genesis.epoch:
@@ -311,7 +311,7 @@ class PartitionState:
     def limbo_error(self) -> ProtocolError:
         """Return the error of a halted replica."""
         return ProtocolError(
-            pb.LIMBO, f"{self.name} takes no records on this node: {self._known.halted}; run: tidelog log verify"
+            pb.LIMBO, f"{self.name} takes no records on this node: {self._known.halted}; see docs/damage.md"
         )
 
     def out_of_range(self, offset: int, record_epoch: int | None = None) -> ProtocolError:

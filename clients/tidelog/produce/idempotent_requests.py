@@ -376,7 +376,7 @@ class _Publish:
                 return await self._router.retrying(noting, repeatable=True, topic=self._topic)
         except TimeoutError:
             if partition not in self._maybe_stored:
-                raise expiry_error(self._last_errors.get(partition), definite=True) from None
+                raise expiry_error(self._last_errors.get(partition), partition, definite=True) from None
             raise self._unknown(partition) from None
         except TidelogError as error:
             if partition in self._maybe_stored:

@@ -429,11 +429,13 @@ class PartitionQueue:
         by, left_s = now if by is None else max(by, now), self.throttled_until - now
         for batch in self._batches:
             if batch.state is BatchState.WAITING and batch.deadline <= by:
-                self._drop(batch, expiry_error(batch.last_error, definite=not batch.maybe_stored, held_s=left_s))
+                definite = not batch.maybe_stored
+                self._drop(batch, expiry_error(batch.last_error, self.partition, definite=definite, held_s=left_s))
         while self._queue and self._queue[0].deadline <= by:
             chunk = self._queue.popleft()
             self._count_taken(chunk)
-            self._fail([chunk], expiry_error(self.last_send_error, definite=True, queued=True, held_s=left_s))
+            error = expiry_error(self.last_send_error, self.partition, definite=True, queued=True, held_s=left_s)
+            self._fail([chunk], error)
 
     def fail_all(self, error: TidelogError) -> None:
         """Fail everything that is not in flight."""

@@ -236,7 +236,7 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
         raise _corrupt(f"a batch header must have {HEADER_BYTES} bytes, got {max(0, available)}")
     magic, flags, body_length = _MAGIC_AND_LENGTH.unpack_from(buffer, at)
     if magic != MAGIC:
-        raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
+        raise _corrupt(f"the magic of a batch must be {MAGIC:#010x}, got {magic:#010x}")
     length = HEADER_BYTES + int(body_length)
     if length > BATCH_BYTES_MAX + extra_bytes(flags):
         raise ProtocolError(
@@ -274,7 +274,7 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
     fields = _LAYOUT.unpack_from(buffer, at)
     magic, version, body_kind, reserved = fields[:4]
     if magic != MAGIC:
-        raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
+        raise _corrupt(f"the magic of a batch must be {MAGIC:#010x}, got {magic:#010x}")
     view = memoryview(buffer)[at : at + HEADER_BYTES]
     if (found_crc := crc32c(view[:_CRC_AT])) != fields[-1]:
         raise _corrupt(f"the header declares CRC32C {fields[-1]:#010x}, its bytes have {found_crc:#010x}")
