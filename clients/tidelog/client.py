@@ -75,7 +75,8 @@ class Client:
         quorum_timeout_s: time limit while nodes refuse a request for lack of a quorum; None: `request_timeout_s`.
         unreachable_timeout_s: time limit of requests and records while no node can be connected to, or the connected
             ones answer neither requests nor probes; None: no separate limit.
-        idle_poll_us: busy-poll for up to so many µs while answers to small requests arrive within that time; 0: never.
+        idle_poll_us: busy-poll for up to this many µs while answers to small requests arrive within that time; 0:
+            never.
         zone: zone of this program, as in the nodes' setting `zone`: consumers read from a replica in this zone. "":
             consumers read from partition owners.
         metrics: receives counts of published and consumed records, failures and reconnects; see `tidelog.metrics`.

@@ -122,7 +122,7 @@ class SerializationError(UsageError):
 
 
 class BufferFullError(TidelogError):
-    """The producer's buffer is full, and the record was not accepted: `await producer.ready()` waits for room.
+    """The producer's buffer is full, and the record was not accepted: `await producer.ready()` waits for free memory.
 
     Also raised by `Consumer.commit_soon` when too many commits are pending: `await consumer.commit()` waits for them.
     """

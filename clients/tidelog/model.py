@@ -184,8 +184,9 @@ class TopicSettings(TypedDict, total=False):
         hold: delete and compact nothing, whatever the other settings are.
         engine: storage of the next epoch of each partition: "segment" for files, "memory", or the name of an engine
             that is installed on the nodes.
-        deduplicate_s: drop a record if one of the same content was appended within so many seconds; 0: at any time.
-        deduplicate_records: drop a record if one of so many records before it has the same content; 0: as many as the
+        deduplicate_s: drop a record if one of the same content was appended within this many seconds before it; 0: at
+            any time before it.
+        deduplicate_records: drop a record if one of this many records before it has the same content; 0: as many as the
             node keeps. With both settings, a record is dropped if both conditions hold; with neither, no record is
             dropped.
     """
@@ -222,7 +223,7 @@ class TopicFigures:
             not in the sums.
         unavailable: partitions that accept no records now: without a quorum, an owner, or a working disk.
         under_replicated: partitions with an incomplete replica, a replica on a node that is not alive, or fewer
-            replicas than the replication factor.
+            replicas than the replication factor (or than nodes, if the cluster has fewer nodes).
     """
 
     topic_id: bytes

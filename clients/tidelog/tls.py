@@ -105,7 +105,7 @@ def _path(text: str) -> Path | None:
     try:
         return Path(text).expanduser() if text else None
     except RuntimeError as error:
-        raise InvalidRequestError(f"invalid path {text!r}: {error}") from error
+        raise InvalidRequestError(f"invalid path {text!r} in the TLS settings: {error}") from error
 
 
 def tls_of(given: Tls | bool | None) -> Tls | None:

@@ -69,7 +69,7 @@ class Membership:
 
         Args:
             wait_ms: how long the coordinator may hold the answer back.
-            loads: bytes per second read of each partition; those not held are left out.
+            loads: bytes per second read of each partition; partitions that are not held are left out.
         """
         heartbeat = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
         if not self._is_joined:

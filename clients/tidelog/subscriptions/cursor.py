@@ -37,7 +37,7 @@ class Undecodable(NamedTuple):
 
 
 class SkippedRange(NamedTuple):
-    """Offsets between the last delivered record and the position that were passed without delivery.
+    """Offsets between the last delivered record and the position, which the cursor skipped without a delivery.
 
     Attributes:
         start: offset after the last delivered record.
@@ -275,7 +275,7 @@ class Cursor:
     def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Deliver at most `count` records of the current batch.
 
-        The result is empty if none are left, if an undecodable record must be passed first (`undecodable`), or if no
+        The result is empty if none are left, if an undecodable record must be skipped first (`pass_over`), or if no
         record decoded for `SKIP_SLICE_S`; `has_left` is True in the last two cases.
 
         Args:
