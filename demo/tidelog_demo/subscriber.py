@@ -90,7 +90,9 @@ async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int]
             else:
                 raise SubscriberError(f"the gateway ended the subscription: {message}")
         if counter.records > expected:
-            raise SubscriberError(f"{counter.records} records received over the WebSocket, {expected} published")
+            raise SubscriberError(
+                f"{counter.records} records were received over the WebSocket, but {expected} were published"
+            )
 
 
 async def _send(connection: ClientConnection, message: dict[str, Any]) -> None:

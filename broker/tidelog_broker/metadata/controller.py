@@ -45,7 +45,7 @@ RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 """Limit of a topic's record, which grows with partitions, copies and the length of node names."""
 
 UNAUTHENTICATED: Final = pb.Caller()
-"""The caller if callers are not authenticated."""
+"""The caller of a request on a node without authentication."""
 
 
 class Controller:
@@ -145,7 +145,7 @@ class Controller:
                 )
             record.revision += 1
             record.deleted = True
-            record.ClearField("first_epochs")  # Records of deleted topics are kept for ever.
+            record.ClearField("first_epochs")  # Records of deleted topics are kept for ever, so they must be small.
             await self._meta_log.write_topic(record, epoch=epoch)
 
     async def create_audit_topic(self, requested: pb.TopicConfig) -> None:
@@ -159,7 +159,7 @@ class Controller:
             epoch = await self._meta_log.ready_to_change()
             if not self._topics.exists(AUDIT_TOPIC):
                 await self._write_new(AUDIT_TOPIC, uuid.uuid4().bytes, config, epoch=epoch)
-                log.info("created %s", AUDIT_TOPIC)
+                log.info("created the internal topic %s", AUDIT_TOPIC)
 
     def _usual_copies(self) -> int:
         storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)

@@ -238,7 +238,7 @@ class StateLog:
         """Append values, apply them as soon as they are durable, and return the bytes written.
 
         Args:
-            epoch: nothing is appended in another one.
+            epoch: the only epoch in which the values may be appended.
             bars: no snapshot may begin before the outcome.
             changes: whether the values are new, unlike those of a snapshot.
             applied: applies the values, for a caller that has them decoded.

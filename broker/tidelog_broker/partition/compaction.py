@@ -113,7 +113,7 @@ class Compaction:
             return
         async with self._busy:
             try:
-                await self.versions.remove_replaced()  # A fetched copy has replaced the version.
+                await self.versions.remove_replaced()  # A fetched copy may have replaced an older version.
                 await self.versions.converge()
                 if self.is_due():
                     await self._compact(self.horizon_of(await self._last_appends()))
@@ -329,7 +329,7 @@ class Compaction:
         return f"{missing.records:,} older records from {where}"
 
     def _compacted_below(self) -> int:
-        """Return the horizon of the newest decided pass."""
+        """Return the horizon of the newest decided pass; 0 if none is decided."""
         return max((each.horizon for each in self.rounds()), default=0)
 
     def _tombstones_gone_below(self) -> int:
@@ -344,12 +344,14 @@ class Compaction:
         return max((each.horizon for each in self.rounds() if each.decided_us <= before_us), default=0)
 
     def rounds(self) -> Iterable[pb.Compaction]:
-        """Return the terms of all decided compactions of the chain."""
+        """Return the bounds of all decided compactions of the chain."""
         chain = self._state.replica.state.chain
         return (each.terms for own in chain.compactions.values() for each in own)
 
     def horizon_of(self, last_appends: Sequence[tuple[int, int]]) -> int:
-        """Return the end of the last epoch that may be compacted: all up to it are older than the compaction lag.
+        """Return the end of the last epoch that may be compacted; 0 if none may.
+
+        All epochs up to that end are older than the topic's compaction lag.
 
         Args:
             last_appends: each epoch's end in the log, and the append time of its last batch in µs, oldest epoch first.

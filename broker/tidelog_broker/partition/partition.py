@@ -111,7 +111,7 @@ class Partition:
         durations.counts[bisect_left(durations.bounds_s, seconds)] += 1
         durations.sum_s += seconds
         if appends[-1].epoch != self.replica.state.chain.active.epoch:
-            pass  # The epoch's end was decided during the append: the ring is set to it, and they are truncated.
+            pass  # The epoch's end was decided meanwhile: the ring begins there, and batches after it are truncated.
         elif group is not None and group.end_offset <= end_offset:
             metrics = self.tools.metrics
             for header, data in zip(group.headers, group.batches, strict=True):

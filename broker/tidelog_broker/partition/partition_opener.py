@@ -44,7 +44,7 @@ class PartitionOpener:
         """Partitions to be opened, or being opened, with their waiters."""
         self._wanted: dict[PartitionKey, None] = {}
         self._unwanted: dict[PartitionKey, None] = {}
-        """To be opened without a waiter."""
+        """Partitions to be opened that no request waits for, after those in `_wanted`."""
         self._running: set[PartitionKey] = set()
         self._ended: asyncio.Event | None = None
         self._refusal: ProtocolError | None = None

@@ -1,10 +1,11 @@
 """Execution of a replica's log writes, on the partition's I/O worker or, while writes are fast, on the event loop.
 
-Every write is durable when its function returns, as far as its epoch requires. `False` means that there was no space
-and nothing was written. Any other failure is raised, and final: the node stops.
+Every write is durable when its function returns, as far as its epoch requires. `False` means that nothing was written,
+because there was no space or the write no longer fits the log; the core then plans again. Any other failure is raised,
+and final: the node stops.
 
 `InlineWrites` decides where an append is written. A copy into the page cache takes a fraction of a millisecond, two
-thread switches cost more than a small one, and on a single core a worker adds no parallelism. But the same call can
+thread switches cost more than a small copy, and on a single core a worker adds no parallelism. But the same call can
 stall when the kernel throttles writers or memory is short. So the event loop writes itself only while that is fast:
 after a write that was slow because it waited, all writes go to the workers for a while, then one is tried again. A
 write that was merely preempted does not count, because with few processors the thread switches are what costs. The
@@ -203,7 +204,12 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
     except StorageError:
         raise
     except ProtocolError as error:
-        log.warning("%s: received batches of epoch %d are refused: %s", store.directory.name, effect.epoch, error)
+        log.warning(
+            "%s: received batches of epoch %d are invalid and are fetched again: %s",
+            store.directory.name,
+            effect.epoch,
+            error,
+        )
         return False
     return True
 
@@ -232,24 +238,33 @@ INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger group always goes to a worker: its copy alone would take about a millisecond."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""A smaller write costs a worker more than the copy itself, wherever it is written."""
+"""Handing a smaller write to a worker costs more than the copy itself, even into slow memory."""
 
 WORTH_S: Final = 150e-6
+"""While large writes are slow, one that is expected to take longer than this goes to a worker."""
+
 SLOW_S_PER_BYTE: Final = 0.5e-9
-"""A large write expected to take longer goes to a worker while the copy rate is below 2 GB/s."""
+"""Large writes are slow if they take longer than this, that is, below 2 GB/s."""
 
 TRIED_S: Final = 0.05
+"""Minimum time between two such writes that the event loop tries nevertheless, to measure their speed again."""
+
 TRIED_SHARE: Final = 0.02
-"""The share of the event loop that such writes may take, which gives the interval between two of them."""
+"""Maximum share of the event loop's time for these tries, which lengthens the time between two of them."""
 
 SLOW_S: Final = 0.005
+"""Writes on the event loop pause for `PAUSE_S` after one that took longer than this and waited meanwhile."""
+
 PAUSE_S: Final = 0.5
 
 _THREAD: Final = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class InlineWrites:
-    """Decides for the writes of one node. Times are those of the caller's clock, in seconds."""
+    """Decides whether the event loop writes an append itself, for all partitions of a node.
+
+    Times are in seconds, of the caller's clock.
+    """
 
     def __init__(self) -> None:
         self._paused_until_s = 0.0

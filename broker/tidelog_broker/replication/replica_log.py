@@ -122,9 +122,7 @@ class ReplicaLog:
             try:
                 store.repair.truncate_to_valid_prefix(active)
             except DiskFullError as error:
-                log.warning(
-                    "%s: cannot be truncated at its damage: %s; then restart this node", store.directory, error.message
-                )
+                log.warning("%s; then restart this node", error.message)
         still = (
             store.unreadable_epoch is not None
             or store.needs_engine
@@ -269,7 +267,7 @@ class ReplicaLog:
         return self._limbo
 
     def newest_epoch(self) -> int | None:
-        """Return the newest epoch in the log."""
+        """Return the newest epoch in the log; None if the log has no epoch."""
         return self.store.active.epoch if self.store.active is not None else None
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
@@ -325,7 +323,7 @@ class ReplicaLog:
         return not self.store.survives_restart(self.engine(epoch))
 
     def epoch_without_producers(self) -> int | None:
-        """Return the newest epoch at whose end the producer state was incomplete when the log was opened, or None."""
+        """Return the newest epoch at whose end the log lacked producer state when it was opened; None if there is none."""
         return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:

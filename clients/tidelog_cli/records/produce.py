@@ -185,7 +185,7 @@ def _refuse_no_text(options: dict[str, str | None]) -> None:
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
-            raise CommandFailed(f"{name} {value!r} is not UTF-8", EXIT_USAGE) from error
+            raise CommandFailed(f"{name} {value!r} is not UTF-8; give text in UTF-8", EXIT_USAGE) from error
 
 
 def _timestamp_us(text: str | None) -> int | None:

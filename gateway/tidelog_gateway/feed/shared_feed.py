@@ -67,7 +67,7 @@ _made: Final = tuple.__new__
 
 
 class SharedFeed:
-    """One feed; it starts to read when the first follower attaches.
+    """Reads one topic for all followers of a ring; reading starts when the first follower attaches.
 
     Args:
         client: the client of the followers' caller.
@@ -246,7 +246,10 @@ class SharedFeed:
             return None  # The reading task raises the same error and handles it.
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
-        """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
+        """Add one batch to the ring, split by the limits of a message.
+
+        Return False if the batch exceeds the budget, so that reading has to restart at the ring's positions.
+        """
         if consumed is None:
             raise deleted_topic_error(self.scope.topic)  # The client was closed; any error ends the feed.
         partition, batch = consumed.partition, consumed.batch

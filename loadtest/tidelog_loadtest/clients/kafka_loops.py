@@ -161,7 +161,9 @@ class KafkaLoops:
         timed = clock.stop(count)
         consumer.close()
         if count != expected:
-            raise WrongCountError(f"{count} records read from the Kafka broker, {expected} acknowledged")
+            raise WrongCountError(
+                f"{count} records read from the Kafka broker, {expected} acknowledged: some were lost or read twice"
+            )
         return timed
 
     @staticmethod

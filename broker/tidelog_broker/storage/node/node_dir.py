@@ -532,9 +532,12 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             and 0 < record.boot_counter < BOOT_COUNTER_MAX
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise NodeDirError(f"{file_path} is damaged: {error!r}; restore it from a backup") from error
+        raise NodeDirError(f"{file_path} is damaged: {error!r}; {JOURNAL_REMEDY}") from error
     if not sound:
-        raise NodeDirError(f"{file_path} is damaged: a field is out of its range; restore it from a backup")
+        raise NodeDirError(
+            f"{file_path} is damaged: cluster_id, directory_id, bound, node_id or boot_counter is out of its range; "
+            f"{JOURNAL_REMEDY}"
+        )
     return record
 
 
