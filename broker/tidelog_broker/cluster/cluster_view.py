@@ -279,7 +279,7 @@ class Cluster:
         await self.ask_others(pb.Envelope(node_announce=announce), timeout_s=timeout_s)
 
     def note_leaving(self, node_id: str, incarnation: int) -> None:
-        """Record that a node is about to stop: until its next start, plans treat it like a node that is not alive."""
+        """Record that a node is about to stop: until its next start it gets no ownership, and copies only if needed."""
         if self._leaving.get(node_id) != incarnation:
             self._leaving[node_id] = incarnation
             self._notes += 1

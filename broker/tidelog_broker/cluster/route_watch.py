@@ -70,7 +70,7 @@ class TopicView(NamedTuple):
     owned: list[int]
 
     def look_up(self, index: int, route_of: RouteOf) -> None:
-        """Look up a partition again."""
+        """Update one partition in the view."""
         route = route_of((self.record.topic_id, index))
         self.routes[index] = route
         self.owned[index] = route.epoch if route is not None and route.owner else -1
@@ -174,7 +174,7 @@ class RouteWatch:
         return view
 
     def _over(self, held: HeldRequest) -> None:
-        """Schedule the answer to a request whose time is over; at once would be too many, if many began together."""
+        """Schedule the answer to a request whose time is over; many requests may have begun at the same time."""
         held.is_over = True
         self._wake_next({held: None})
 

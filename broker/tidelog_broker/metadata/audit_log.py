@@ -38,7 +38,7 @@ class About(NamedTuple):
     Attributes:
         address: the address that the request came from; that of a gateway, if one sent it for its caller.
         through: the gateway's principal.
-        handed_on_by: the node that forwarded the request, if any. Its audit log has the address.
+        handed_on_by: the node that forwarded the request, if any. The audit log of that node has the address.
         operation: the operation, as `tidelog acl` names it.
         resource: the resource, as `tidelog acl` writes it.
     """
@@ -134,7 +134,7 @@ def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
 
 
 def _shortened(message: MessageT) -> MessageT:
-    """Return a message with its lists shortened to the room in an audit line."""
+    """Return a message with at most `ASKED_ENTRIES_MAX` entries in each list, if it is too long for an audit line."""
     if message.ByteSize() <= ASKED_CHARS_MAX:
         return message
     short = type(message)()

@@ -62,7 +62,7 @@ class LoadWatch:
                 self.rates[key] = rate
 
     def keep(self, partitions: Iterable[PartitionKey]) -> None:
-        """Drop the rates of all other partitions."""
+        """Keep the rates of these partitions, and drop those of all others."""
         if self.rates:
             self.rates = {key: self.rates[key] for key in partitions if key in self.rates}
 

@@ -170,7 +170,7 @@ class GroupOffsets:
             self._forget_pending_of(key)
 
     def get(self, key: _Key) -> pb.OffsetRecord | None:
-        """Return the durable position, or None."""
+        """Return the durable position of a key; None if it has none."""
         name, topic_id, partition = key
         group = self._groups.get(name)
         return None if group is None else group.records.get((topic_id, partition))

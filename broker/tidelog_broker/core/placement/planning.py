@@ -184,7 +184,7 @@ def handover_plan(
 
     Args:
         node_id: the node that stops.
-        active: its active epoch, owned by `node_id`.
+        active: the active epoch, owned by `node_id`.
         alive: nodes that may get ownership.
         lagging: replicas that lack records, used only if there is no other.
     """

@@ -43,7 +43,7 @@ class Acceptor:
 
         Args:
             state: the state of the replica.
-            agrees: returns whether this replica agrees to a takeover by a node at a time.
+            agrees: returns whether this replica agrees to a takeover by a node; called with the node and the time.
             on_promise: called with the time when a ballot is promised.
             fetch: called to fetch the records that an OPEN_EPOCH needs, up to a position.
         """
@@ -102,7 +102,7 @@ class Acceptor:
         state.write(WriteFences([entry]), promised)
 
     def on_open(self, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
-        """Accept the value if promises allow it and the log reaches its end; fetch missing records first."""
+        """Accept the value if promises allow it and the log reaches the value's end; fetch missing records first."""
         state = self._state
         if not state.is_current(sender, ask.epoch, now_ms) or not self._fits(sender, ask):
             return
@@ -136,7 +136,10 @@ class Acceptor:
         return not ask.holders and self._state.is_volatile
 
     def _accept(self, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
-        """Accept once this copy is durable up to the end; pending appends may fail for lack of disk space."""
+        """Accept the value once this copy is durable up to the value's end.
+
+        A pending append may still fail for lack of disk space; the value is then not accepted.
+        """
         state, fence = self._state, self._state.fence
         assert fence is not None
         self._on_promise(now_ms)

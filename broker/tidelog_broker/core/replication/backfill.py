@@ -81,7 +81,7 @@ class Backfill:
     """Tracks the incomplete sealed epochs of one replica, and fetches them from other nodes."""
 
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
-        """Create it with `whole`.
+        """Create the backfill of a replica.
 
         `whole` is called when no epoch is missing any more, when one counts as lost, and when a search for producer
         state ends.
@@ -111,7 +111,7 @@ class Backfill:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         deadlines = (self._fetch.deadline_ms if self._fetch is not None else None, self.producers.deadline_ms)
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 

@@ -154,7 +154,7 @@ class Candidate:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         return self._wake_ms
 
     @property
@@ -275,7 +275,7 @@ class Candidate:
     # --- timers ----------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Continue after a timeout."""
+        """Run the timer of the current phase, if it has expired."""
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
         if self.phase == "accepted":
@@ -465,7 +465,7 @@ class Candidate:
         return bool(ends) and max(promise.end_offset for promise in promises) < max(ends)
 
     def _choose_unsafely(self, now_ms: int) -> None:
-        """Propose with the promises received so far."""
+        """Propose a value with fewer promises than a quorum: those received so far."""
         me = self._state.node_id
         self._is_unsafe = True
         active = self._state.active

@@ -46,13 +46,13 @@ class CatchUp:
         self._reopen = reopen
         self._raise_log_start = raise_log_start
         self.fetch: PeerFetch | None = None
-        """The active fetch."""
+        """The active fetch; None if nothing is being fetched."""
         self._opening: Opening | None = None
         self._full_until_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         return self.fetch.deadline_ms if self.fetch is not None else None
 
     def tick(self, now_ms: int) -> None:

@@ -57,7 +57,8 @@ class EpochChain:
         self.active = genesis
         """Descriptor of the newest epoch, whose end is not decided."""
         self.first_unsafe: int | None = None
-        """First epoch whose end was decided without a quorum, so that other nodes may know another end; or None."""
+        """First epoch whose end was decided without a quorum, so that other nodes may know another end; None if all
+        ends were decided by quorums."""
         self.compactions: dict[int, list[DecidedCompaction]] = {}
         """Decided compactions by sealed epoch, newest last."""
         self.deleted_below = 0

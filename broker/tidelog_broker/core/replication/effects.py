@@ -191,8 +191,9 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class SyncAhead:
-    """Start writing the newest epoch's log to disk while appends continue; then `Replica.synced_ahead`.
+    """Start writing the newest epoch's log to disk while appends continue.
 
+    The driver then calls `Replica.synced_ahead`.
     It guarantees no durability, and only shortens the later `SyncLog`. `to` is the node that asked, in its attempt
     `attempt`; empty if no node waits. Up to `slack_bytes` of each segment may remain unsynced.
     """
@@ -205,11 +206,12 @@ class SyncAhead:
 
 @dataclass(frozen=True, slots=True)
 class RebuildProducers:
-    """Rebuild the producer state at `offset`, the end of `epoch`, from the log; then `Replica.producers_rebuilt`.
+    """Rebuild the producer state at `offset`, the end of `epoch`, from the log.
 
-    Executed after the writes before it. With `to`, it is for another node whose log does not contain the state. If
-    headers and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`. With `or_later`, a
-    snapshot of a later position may be returned to the other node.
+    The driver executes this after all writes that were emitted before, and then calls `Replica.producers_rebuilt`. `to`
+    is the node whose log does not contain the state and that has requested it; empty for this node's own use. If headers
+    and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`. With `or_later`, a snapshot of a
+    later position may be sent to the other node.
     """
 
     epoch: int
@@ -237,7 +239,7 @@ class OwnerReady:
 
 @dataclass(frozen=True, slots=True)
 class EpochFenced:
-    """This node appends nothing more to the active epoch; the decision resolves pending commits."""
+    """This node appends nothing more to the active epoch. Its decision shows which pending records are committed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class EpochVersions:
         return state.start_of(epoch) < newest.terms.horizon and self._is_before(epoch, newest.at)
 
     def _is_before(self, epoch: int, at: int) -> bool:
-        """Return whether the log has an epoch as first decided, or in a version from a decision before `at`'s."""
+        """Return whether the log has an epoch as first decided, or in a version that an epoch before `at` decided."""
         state = self._state
         held, decision = state.log.epoch_end(epoch), state.decision(epoch)
         earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at < at]

@@ -299,7 +299,7 @@ class PushWindow:
         follower.noted_below = max(follower.noted_below, below)
 
     def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
-        """Resume pushing to a replica from its end; return None if that is before the push window."""
+        """Resume pushing to a replica from the end of its log; return None if that is before the push window."""
         follower = self.followers.get(node_id)
         if follower is None or not self._recent or from_offset < self._recent[0].base.offset:
             return None

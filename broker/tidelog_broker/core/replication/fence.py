@@ -70,14 +70,17 @@ class Fence:
         return self.promised is not None and ballot_key(self.promised) == ballot_key(ballot)
 
     def promise(self, ballot: pb.Ballot) -> pb.FenceEntry | None:
-        """Promise a ballot; return None if a higher one is promised."""
+        """Promise a ballot and return the journal entry; None if a higher one is promised."""
         if self.promised is not None and ballot_key(ballot) < ballot_key(self.promised):
             return None
         self.entry.promised.CopyFrom(ballot)
         return self._copy()
 
     def may_accept(self, ballot: pb.Ballot, value: bytes) -> bool:
-        """Return whether this replica may accept a value under this ballot: no higher ballot is promised."""
+        """Return whether this replica may accept a value under this ballot: no higher ballot is promised.
+
+        The owner's reserved ballot is acceptable only if no other ballot is promised. A ballot has only one value.
+        """
         promised = self.promised
         if ballot.round == RESERVED_ROUND:
             owner = (self.descriptor.owner, self.descriptor.owner_incarnation)
@@ -89,7 +92,7 @@ class Fence:
         return not same_ballot or self.entry.accepted_value == value
 
     def accept(self, ballot: pb.Ballot, value: bytes) -> pb.FenceEntry:
-        """Accept a value; this promises its ballot, too."""
+        """Accept a value and return the journal entry; this promises the value's ballot, too."""
         assert self.may_accept(ballot, value)
         self.entry.promised.CopyFrom(ballot)
         self.entry.accepted.CopyFrom(ballot)
@@ -97,7 +100,10 @@ class Fence:
         return self._copy()
 
     def delete_below(self, offset: int) -> pb.FenceEntry | None:
-        """Store a delete offset; return None if that or a higher one is stored, or if a ballot is promised."""
+        """Raise the delete offset and return the journal entry; None if that or a higher one is stored.
+
+        Also None if a ballot is promised, because the epoch is ending.
+        """
         if self.promised is not None or offset <= self.entry.deleting_below:
             return None
         self.entry.deleting_below = offset

@@ -91,7 +91,7 @@ class Ownership:
         return self._state.owner.held_by_all if self._state.owner is not None else 0
 
     def deadline_ms(self) -> int | None:
-        """Return when `tick` has work; None if it has none."""
+        """Return the time in ms when `tick` has to be called; None if no timer is running."""
         state = self._state
         if self._is_resigning:
             return self._resign_ms if self._uninformed_nodes() else None
@@ -132,7 +132,7 @@ class Ownership:
 
     @property
     def _is_resigning(self) -> bool:
-        """Whether this incarnation owns the epoch but is halted."""
+        """Whether this incarnation owns the epoch but is halted, and other replicas exist that can take over."""
         state = self._state
         active = state.chain.active
         if state.halted is None or len(active.placement) == 1:

@@ -41,7 +41,7 @@ class ProducerStateFetch:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         return self._fetch.deadline_ms if self._fetch is not None else None
 
     def want(self, epoch: int, now_ms: int) -> None:

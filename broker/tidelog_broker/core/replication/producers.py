@@ -41,8 +41,8 @@ from tidelog_proto.limits import KEYED_ID_MIN, SEQUENCE_WINDOW_BATCHES
 PRODUCERS_MAX: Final = 10_000
 """Maximum number of producers whose newest batches a partition remembers."""
 PRODUCERS_MIN: Final = 16
-"""Producers whose newest batches each partition remembers regardless of the node's limit and of their idle time,
-because the clock of an owner may jump by days."""
+"""Number of producers whose newest batches each partition remembers regardless of the node's limit and of their idle
+time, because the clock of an owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Time without an append, by the partition's append timestamps, after which a producer is evicted; much longer than any
 client retries a batch."""
@@ -102,7 +102,7 @@ class ProducerTable:
         self._keyed_requests = KeyedRequests()
         self._budget: ProducerBudget | None = None
         self._oldest_us = 0
-        """Lower bound of the last append of every producer in `_states`."""
+        """Lower bound, in µs, of the last append times of the producers in `_states`."""
         self.last_append_timestamp_us = 0
         """Append timestamp of the last batch in µs, with or without a producer; later ones are not lower."""
 
@@ -289,7 +289,7 @@ class ProducerTable:
                 )
             table._states[entry.producer_id] = state
             newest_us = state.window[-1].append_timestamp_us if state.window else 0
-            # Snapshots written before this field existed contain the time of their producers.
+            # Older snapshots lack this field, but the producers' batches have the times.
             table.last_append_timestamp_us = max(table.last_append_timestamp_us, newest_us)
         return table
 

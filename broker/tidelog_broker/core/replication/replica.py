@@ -572,7 +572,7 @@ class Replica:
         Args:
             effect: the `RebuildProducers`.
             table: the producer state; None if the local log has no state, or only the `later` one.
-            last_append_timestamp_us: append timestamp of the last batch before the requested position.
+            last_append_timestamp_us: append timestamp of the last batch before the requested position; 0 if unknown.
             now_ms: the current time.
             later: a snapshot of a later position.
         """

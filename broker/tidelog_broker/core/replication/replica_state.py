@@ -78,7 +78,7 @@ Then = Callable[[bool, int], None]
 """Called when a write is durable or has failed for lack of disk space, with the time in ms."""
 
 DECISIONS_MAX = 64
-"""Maximum decisions in one METADATA_UPDATE; a node that lacks more asks again."""
+"""Maximum number of decisions in one METADATA_UPDATE; a node that lacks more decisions sends another request."""
 
 _COMMIT_MOVED = CommitMoved()
 
@@ -283,7 +283,7 @@ class ReplicaState:
             self.effects.append(Send((to,), message, batches))
 
     def about(self, message: MessageT, epoch: int) -> MessageT:
-        """Set the partition and epoch of a message."""
+        """Set the partition and epoch of a message, and return the message."""
         message.topic_id, message.partition = self.key
         if not isinstance(message, pb.MetadataUpdate):
             message.epoch = epoch
@@ -308,7 +308,7 @@ class ReplicaState:
         self.send(whom, self.chain_status())
 
     def chain_status(self) -> pb.EpochStatus:
-        """Return the length of this chain as a request for further decisions."""
+        """Return the active epoch and the last hash of this chain, as a request for further decisions."""
         status = pb.EpochStatus(previous_hash=self.chain.previous_hash)
         return self.about(status, self.active.epoch)
 
@@ -375,7 +375,7 @@ class ReplicaState:
     # --- commit ----------------------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
-        """Raise the commit offset of the active epoch; records that are not durable here are committed later."""
+        """Raise the commit offset of the active epoch; the high watermark follows it up to the local durable end."""
         known = self.commit_known
         if offset > known:
             known = self.commit_known = offset
@@ -436,7 +436,7 @@ def _nothing(ok: bool, now_ms: int) -> None:
 
 
 RECENT_BATCHES: Final = 4096
-"""Batch boundaries whose digests are kept in memory; digests of older ones are read from the log."""
+"""Number of batch boundaries whose digests are kept in memory; digests of older ones are read from the log."""
 
 
 class BrokenRunError(Exception):
