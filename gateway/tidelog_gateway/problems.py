@@ -209,7 +209,7 @@ ERRORS_SHOWN_MAX: Final = 100
 
 
 def pointer(path: Sequence[str | int]) -> str:
-    """Return a JSON pointer (RFC 6901) to a place in the request's body."""
+    """Return a JSON pointer (RFC 6901) to a value in the request's body."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 

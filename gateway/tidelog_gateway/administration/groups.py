@@ -35,7 +35,7 @@ class PlaceView(BaseModel):
 
 
 class MemberView(BaseModel):
-    """A member, its current partitions (`reads`) and its target assignment (`is_to_read`)."""
+    """A member of a consumer group, its current partitions (`reads`) and its target assignment (`is_to_read`)."""
 
     member_id: str
     instance_id: str | None

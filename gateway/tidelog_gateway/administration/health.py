@@ -66,7 +66,11 @@ async def readyz(gateway: GatewayDep) -> Response:
 
 
 async def _check_may_ask(gateway: Gateway) -> None:
-    """Report not ready if nodes would refuse all callers, because the gateway's own key lacks `impersonate`."""
+    """Check that the gateway's own key has `impersonate`, without which nodes refuse all callers.
+
+    Raises:
+        Problem: 503 `not_ready`, the key lacks the permission.
+    """
     verdict = await gateway.client.security.test("impersonate", "cluster")
     if not verdict.allowed:
         detail = (

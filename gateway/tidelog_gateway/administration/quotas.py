@@ -41,7 +41,7 @@ Subject = Annotated[
 
 
 def _limit(value: Any, handler: Callable[[Any], Any]) -> Any:
-    """Report one fault for an invalid limit, not one for each type of the union."""
+    """Report a single fault for an invalid limit; pydantic would report one for each type that a limit may have."""
     try:
         return handler(value)
     except ValidationError as error:

@@ -37,7 +37,7 @@ _ResultT = TypeVar("_ResultT")
 
 
 class VerificationQueue:
-    """The queue of one kind of credentials.
+    """Limits the concurrent verifications of one kind of credentials.
 
     Args:
         at_once: maximum number of concurrent verifications of new callers; known callers have as many slots of their
@@ -90,7 +90,7 @@ class VerificationQueue:
 
 
 def verification_queues(workers: int = 1) -> Mapping[CredentialsKind, VerificationQueue]:
-    """Return a queue for each kind of credentials, for one of several workers."""
+    """Return a queue for each kind of credentials, with the limits of one of `workers` processes."""
     return {
         "key": VerificationQueue(KEY_SLOTS, WAITING_MAX, workers),
         "token": VerificationQueue(TOKEN_SLOTS, WAITING_MAX, workers),

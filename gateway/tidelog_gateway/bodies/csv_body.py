@@ -102,7 +102,7 @@ def _name_fault(name: str, before: list[str]) -> str | None:
 
 
 class _Lists:
-    """The records that were parsed so far, as lists."""
+    """Collects the records of a body in lists, while its rows are parsed in parts."""
 
     def __init__(self, names: list[str], now_us: int, empty_value: EmptyValue) -> None:
         self._names = names

@@ -124,7 +124,7 @@ def _parsed(part: bytes, first: int) -> list[PublishRecord]:
 
 
 class _Lists:
-    """The records that were parsed so far, as lists."""
+    """Collects the records of a body in lists, while the body is parsed in parts."""
 
     def __init__(self, now_us: int) -> None:
         self.values: list[bytes | None] = []

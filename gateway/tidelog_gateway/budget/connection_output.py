@@ -49,7 +49,7 @@ class PushSource(Protocol):
 
 
 class ConnectionOutput:
-    """The output of one connection.
+    """Counts the output of one connection in the response budget, and closes the connection of a slow client.
 
     Args:
         slow_timeout_s: how long the client may read nothing.

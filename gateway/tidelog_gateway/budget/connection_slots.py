@@ -34,7 +34,7 @@ class ConnectionSlot:
 
 
 class ConnectionSlots:
-    """The slots of all connections; each operation takes constant time.
+    """Assigns slots to connections within the limits, in total and by address; each operation takes constant time.
 
     Args:
         most: slots in all.

@@ -23,7 +23,7 @@ Body = bytes | memoryview
 
 
 class RequestBudget(ByteBudget):
-    """A limit of bytes that are in use at a time."""
+    """Limits the bytes of all request bodies and WebSocket messages that are received or handled at a time."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
@@ -68,7 +68,7 @@ _NOBODY: Final = CallerUsage()
 
 
 class BodyReservation:
-    """A body or message that is being received, and its reservation.
+    """The bytes that one body or message has reserved in the request budget, while it is received and handled.
 
     Args:
         give_way: called when load shedding has returned the reservation; closes the connection.

@@ -33,7 +33,7 @@ class Receiver(Holder, Protocol):
 
 
 class ResponseBudget(ByteBudget):
-    """The response budget of one application.
+    """Limits the bytes of all output of one application, and sheds load to free some.
 
     Attributes:
         bytes_max: limit of the counted bytes of all connections together.

@@ -69,7 +69,7 @@ _TRIES: Final = 3
 
 @dataclass(slots=True, eq=False)
 class _CachedCaller:
-    """A caller, and the gateway with its client."""
+    """A caller, and the `Gateway` whose client acts for the caller."""
 
     digest: bytes
     caller: AuthenticatedCaller
@@ -78,7 +78,7 @@ class _CachedCaller:
 
 
 class CallerCache:
-    """The authenticated callers of one gateway.
+    """Verifies the callers of one gateway, and keeps those that are authenticated.
 
     Args:
         own: the gateway with its own client.

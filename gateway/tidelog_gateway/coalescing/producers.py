@@ -126,7 +126,7 @@ class QueuePlace:
             await self._leave_all_but(1)
 
     async def again(self) -> None:
-        """Continue with another producer at the same place, because the topic of this one was deleted."""
+        """Continue with a new producer at the same place, because the topic of the current producer was deleted."""
         await self._producers.forget(self._topic, self.producer)
         self._went()
         self._entries.append(self._producers.join(self._topic, self._place))
@@ -174,7 +174,7 @@ class ProducerLimit:
 
 
 class Producers:
-    """The producers of one caller.
+    """Creates, shares and closes the producers of one caller: one for each topic.
 
     Args:
         producer_limit: limit of producers, of all callers together.

@@ -29,7 +29,7 @@ class _Estimate(NamedTuple):
 
 
 class ReadSizes:
-    """The estimates of one caller."""
+    """Estimates how many bytes the next reads of one caller need, from earlier reads of the same partitions."""
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[str, int], _Estimate] = {}

@@ -38,7 +38,7 @@ class Window(NamedTuple):
 
 
 class ReadAhead:
-    """One subscription's share of the response budget.
+    """Counts the batches that one subscription has read ahead, in its connection's share of the response budget.
 
     Attributes:
         refused: whether a batch was dropped since reading began.

@@ -149,7 +149,7 @@ class Pusher(Protocol):
 
 
 class Follower:
-    """One subscription in a ring.
+    """One subscription that receives the entries of a ring.
 
     Args:
         positions: partition -> next offset; owned by the follower while it is behind.
@@ -388,7 +388,7 @@ class Ring:
         return positions.get(partition, self._begins.get(partition, default))
 
     def _settle(self, follower: Follower) -> None:
-        """Put a follower that has taken all entries in step; mark it as lost if it still lags behind the ring."""
+        """Put a follower that has taken all entries in step; mark it as lost if its positions are before the ring's."""
         if follower.at < self.end:
             return
         if follower.positions == self.positions:

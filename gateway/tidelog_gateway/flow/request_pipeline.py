@@ -63,7 +63,7 @@ _VARY_FIELD: Final = b"%b: %b\r\n" % _VARY
 
 
 class RequestState:
-    """One request and its answer.
+    """The state of one request, which sends the answer within the response budget.
 
     Attributes:
         request_id: see `request_ids`.

@@ -166,7 +166,7 @@ class History:
         return sum(step.records_per_s for step in steps if step is not None), size
 
     def _first_of_rate(self) -> int:
-        """Return the index of the oldest sample of the last `RATE_MS`, but at most that of the last but one sample."""
+        """Return the index of the oldest sample of the last `RATE_MS`, or, if that is the newest, of the one before."""
         newest = len(self._times_ms) - 1
         first = bisect_left(self._times_ms, self._times_ms[-1] - RATE_MS)
         return max(0, min(first, newest - 1))

@@ -395,7 +395,7 @@ class WsProtocol:
         return Allowance(min(subscription.credit_records, self._settings.ws_batch_records_max), size_bytes)
 
     def credit(self, sid: int) -> Allowance:
-        """Return the whole credit."""
+        """Return the credit of a subscription; `INTEGER_MAX` bytes if the client limits records only."""
         subscription = self.subscriptions[sid]
         size_bytes = INTEGER_MAX if subscription.credit_bytes is None else subscription.credit_bytes
         return Allowance(subscription.credit_records, size_bytes)

@@ -50,7 +50,7 @@ class Fault(NamedTuple):
 
 
 class RecordsBody:
-    """The body of one response.
+    """Encodes fetched records as the body of one response, within its limits.
 
     Args:
         encoding: encoding of all values; None: chosen for each value.

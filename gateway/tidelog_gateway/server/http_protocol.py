@@ -73,7 +73,10 @@ def http_protocol_class(
 
 
 class HttpConnection(asyncio.Protocol):
-    """One HTTP connection. Make a class with its own limits by `http_protocol_class`."""
+    """Reads the requests of one HTTP connection, and runs the application for each.
+
+    `http_protocol_class` makes a subclass with the limits.
+    """
 
     head_timeout_s: float
     slots: ConnectionSlots
@@ -212,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
         self._outlet.look()
 
     def shutdown(self) -> None:
-        """Close the connection because the process stops: after the answer, if there is a request or one is on its way.
+        """Close the connection because the process stops: after the answer, if a request is handled or may be arriving.
 
         A client that gets no answer cannot know whether its request was executed, so a connection whose request may
         have been sent, but was not read yet, is not closed at once.

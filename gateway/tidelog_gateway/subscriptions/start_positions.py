@@ -19,7 +19,7 @@ PARTITIONS_SHOWN_MAX: Final = 20
 
 
 class StartPositions(NamedTuple):
-    """Scope of a subscription, and the start offset in each partition."""
+    """Scope of a subscription, and its start offset in each partition."""
 
     scope: Scope
     positions: dict[int, int]
