@@ -9,7 +9,10 @@ from tidelog_proto.errors import ProtocolError
 
 
 class ChangeNotifier:
-    """The listeners and waiters of one partition. All methods are for the event loop's thread."""
+    """Notifies readers of one partition about new records, and waiters about changes of its replica.
+
+    All methods are for the event loop's thread.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: set[Callable[[], None]] = set()

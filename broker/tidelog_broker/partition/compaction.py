@@ -53,7 +53,9 @@ class CompactionState(NamedTuple):
 
 
 class Compaction:
-    """Compaction of one partition. All methods are for the event loop's thread.
+    """Compacts the sealed epochs of one partition, when its owner has decided so or an operator requests it.
+
+    All methods are for the event loop's thread.
 
     Args:
         replaced: called with the end of each epoch whose compacted version is now in the log.

@@ -39,7 +39,7 @@ OPEN_AHEAD: Final = 80
 _WORKER: Final = 0
 
 FOLLOWED_AT_ONCE: Final = 1_024
-"""Maximum number of partitions of a topic that are handled in one turn of the event loop: about 4 ms."""
+"""Maximum number of partitions of a topic that are handled before other tasks of the event loop run: about 4 ms."""
 PARTITION_BLOCKS: Final = 440
 """About how many memory blocks an open partition has."""
 AWAKENED_AT_ONCE: Final = 128
@@ -68,7 +68,7 @@ class Partitions:
         self._topics = topics
         self._open_ahead = OPEN_AHEAD if open_ahead is None else open_ahead
         self.by_topic: dict[bytes, dict[int, Partition]] = {}
-        """The open partitions by topic id and number; others only read it."""
+        """The open partitions by topic id and number; other objects only read it."""
         self._open_count = 0
         self.closed = ClosedPartitions()
         """Stored partitions that are not open."""
@@ -82,7 +82,7 @@ class Partitions:
     # --- lookup ----------------------------------------------------------------------------------------
 
     def get(self, topic_id: bytes, index: int) -> Partition:
-        """Return an open partition; a caller that may be its first user waits for `awake` before.
+        """Return an open partition. If the partition may be closed, the caller awaits `awake` first.
 
         Raises:
             ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER if this node does not store it, EPOCH_CHANGING
@@ -105,11 +105,11 @@ class Partitions:
         raise ProtocolError(pb.NOT_OWNER, f"{record.name}/{index} is not stored on this node; request metadata again")
 
     def find(self, key: PartitionKey) -> Partition | None:
-        """Return a partition if this node stores it and it is open."""
+        """Return an open partition; None if it is closed, or this node does not store it."""
         return self.by_topic.get(key[0], {}).get(key[1])
 
     def of_topic(self, topic_id: bytes) -> list[Partition]:
-        """Return the open partitions of a topic, in order; empty if it is unknown."""
+        """Return the open partitions of a topic, in order; empty if the topic is unknown."""
         stored = self.by_topic.get(topic_id, {})
         return [stored[index] for index in sorted(stored)]
 
@@ -136,7 +136,7 @@ class Partitions:
         self.opening.soon(key, then)
 
     def known_epoch(self, key: PartitionKey) -> pb.EpochDescriptor | None:
-        """Return the newest epoch of a closed partition, if this node has a decision or promise about it."""
+        """Return the newest epoch of a closed partition; None if this node has no decision and no promise about it."""
         return self._chains.active(key) if key in self.closed else None
 
     def had(self, key: PartitionKey) -> bool:

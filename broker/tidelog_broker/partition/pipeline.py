@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
 GROUP_BATCHES_MAX: Final = 256
-"""Bound on the batches of one group; the next group then waits for the next turn of the event loop. Each batch takes
-the event loop about 20 us, however small, and one request may bring thousands.
+"""Bound on the batches of one group; other tasks of the event loop run before the next group. Each batch takes about 20
+us of the event loop's time, however small, and one request may bring thousands.
 """
 
 
@@ -118,12 +118,13 @@ class Pipeline:
         self.waiting = PendingAcks()
         """Publishes with offsets that wait for replicas."""
         self._uncommitted: deque[tuple[int, int]] = deque()
+        """End offset and bytes of each group with offsets that is not committed yet."""
         self._uncommitted_bytes = 0
         self.waiting_for_idle: list[asyncio.Future[None]] = []
         """Callers of `idle`."""
         self._busy = False
         self._rests = False
-        """Whether a large group was drained in this turn of the event loop, so that the next one waits."""
+        """Whether the next group waits until other tasks of the event loop have run, after one of the maximum size."""
         self._refusal: ProtocolError | None = None
         self._tenure = 0
         """How many epochs of other nodes have begun since this node started."""
@@ -245,7 +246,7 @@ class Pipeline:
         )
 
     def _appender(self) -> Owner | ProtocolError | None:
-        """Return the owner's state if a group may be appended now, else why not; None if it soon may."""
+        """Return the owner's state if a group may be appended now, else why not; None if that will be possible soon."""
         state = self._state
         writer, known = state.replica.writer, state.quorum_known
         if writer is None or state.refusal is not None:
@@ -428,7 +429,7 @@ class Pipeline:
         if not (pending or waiting.quorum or waiting.one or waiting.all):
             return  # Nothing is pending, as on a follower.
         owner = self._state.replica.writer
-        # A writer is not halted, so its watermark needs no other look.
+        # For a halted replica only, `PartitionState.high_watermark` differs from the core's; a writer is not halted.
         known = self._state.replica.state
         high_watermark = known.high_watermark if owner is not None else self._state.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
@@ -439,7 +440,7 @@ class Pipeline:
             self.go_on()
 
     def acknowledged(self) -> None:
-        """Settle publishes that wait for all replicas: one of them holds more."""
+        """Settle publishes that wait for all replicas, because a replica has reported how many records it has."""
         if not self.waiting.all:
             return
         owner = self._state.writer
@@ -449,9 +450,11 @@ class Pipeline:
                 self._tell_idle()
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int, handed_over: bool) -> None:
-        """Handle the end of the epoch at `end_offset`; `refusal` is for what is not stored. See `PendingAcks.decided`.
+        """Handle the end of the epoch at `end_offset`, see `PendingAcks.decided`.
 
-        `handed_over`: whether another node owns the next epoch.
+        Args:
+            refusal: the error for publishes that are not stored.
+            handed_over: whether another node owns the next epoch.
         """
         self._tenure += handed_over
         self._uncommitted.clear()
@@ -532,6 +535,6 @@ def _settle(waiting: deque[_Awaiting], end_offset: int) -> None:
 def _on_quorum(stored: StoredBatch) -> ProtocolError:
     return ProtocolError(
         pb.STORED_ON_QUORUM,
-        f"stored at offset {stored.base_offset} and committed, but epoch {stored.epoch} has ended, and whether all "
-        "of its replicas hold it is unknown; do not send it again",
+        f"the batch is stored at offset {stored.base_offset} and committed, but its epoch {stored.epoch} has ended, "
+        "and it is unknown whether all replicas of that epoch have the batch; do not send it again",
     )

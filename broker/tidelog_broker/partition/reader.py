@@ -90,12 +90,15 @@ class PartitionReader:
         return (await self._read(offset, bytes_max, to_send=False)).batches
 
     async def read_to_send(self, offset: int, bytes_max: int, *, is_prompt: bool) -> FoundBatches:
-        """Read as `read_log` for a client; with `is_prompt` batches may be slices of the log, for system calls only.
+        """Read as `read_log`, for a client.
+
+        With `is_prompt`, that is, if the client reads its replies at once, the batches may be slices of the log, which
+        only system calls may read: a slow client would keep deleted files on the disk.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted the records meanwhile, STORAGE_FAILED if the
-                disk fails, LIMBO if the log is damaged, NOT_OWNER if another replica has it, EPOCH_CHANGING while it is
-                being fetched.
+                disk fails, LIMBO if the log is damaged, NOT_OWNER if another replica has the records, EPOCH_CHANGING
+                while they are being fetched.
         """
         return await self._read(offset, bytes_max, to_send=is_prompt)
 

@@ -102,11 +102,11 @@ class ReplicaDriver:
         self.replica = replica
         self.view = view
         self.scheduled_ms: int | None = None
-        """When the next tick is scheduled."""
+        """The time of the next scheduled tick; None if none is scheduled."""
         self.is_touched = False
         """Whether the replica's deadline is to be examined later, see `schedule_later`."""
         self.written_ms = 0
-        """When its log was last written."""
+        """When the replica's log or a journal was last written for it; 0 before the first write."""
         self.stopped = False
         self.queued_bytes = 0
         """Size of the batches from other nodes that are not written yet."""
@@ -434,15 +434,18 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
-        may_be_due = is_owner or self._in_doubt or not ok  # This follower has all records that it requested.
+        # Otherwise this is a follower without gaps: the append moves no deadline to an earlier time.
+        may_be_due = is_owner or self._in_doubt or not ok
         self._tell(len(group), ok=ok)
         if self._pumping:  # A write on the event loop: the outer call carries out the effects.
             self._may_be_due |= may_be_due
             if ok:
                 self._listener.appended(group, seconds=ended - started)
             return
-        if not is_owner:  # The owner waits for the acknowledgement of this append; the others are not urgent.
-            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # The next append reports this one, too.
+        if not is_owner:
+            # The owner waits for the acknowledgement, so it is sent before the listener is called. No write begins: a
+            # write on the event loop would tell the listener about later appends first.
+            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)
         if ok:
             self._listener.appended(group, seconds=ended - started)
         if may_be_due or self._queue or self.replica.state.effects:
@@ -484,7 +487,7 @@ class ReplicaDriver:
             self._check_doubt()
 
     def _check_doubt(self) -> None:
-        """End the doubt of a copy that lacked records once the core has ended it."""
+        """Once the core trusts a copy that may have lacked records, record durably that the copy is complete."""
         if not self.replica.state.doubt and not self._writing:
             self._in_doubt = False
             self._writing = True

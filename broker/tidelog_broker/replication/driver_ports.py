@@ -24,7 +24,7 @@ class Neighbours(ClusterHints, Protocol):
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the only one."""
+        """Whether this node is the only one of its cluster."""
         ...
 
     @property

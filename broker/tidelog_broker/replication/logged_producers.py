@@ -37,7 +37,9 @@ class ProducersAt(NamedTuple):
 
 
 class LoggedProducers:
-    """The producers' state of one log. For the partition's I/O worker, or a reader for methods that save nothing.
+    """Rebuilds the producers' state from one partition's log and the snapshots beside it.
+
+    For the partition's I/O worker; methods that save nothing may also run on a reader thread.
 
     Args:
         chain: the partition's chain, which grows while this is used.
@@ -141,7 +143,8 @@ class LoggedProducers:
             raise
         except ProtocolError as error:  # The disk is full or the log damaged: another node may have the state.
             log.warning(
-                "%s: no producer snapshot before a gap; deduplication of retries may be lost: %s",
+                "%s: the producer state cannot be saved before a gap in the log; unless another node has the state, "
+                "batches that producers send again may be stored twice: %s",
                 store.directory.name,
                 error,
             )
@@ -202,6 +205,7 @@ class LoggedProducers:
     def unknown_epoch(self) -> int | None:
         """Return the newest epoch at whose end neither headers nor a snapshot contain the complete producers' state.
 
+        None if there is none.
         The epoch was compacted, or the log begins with it or after it and never had earlier records.
 
         Raises:
@@ -218,7 +222,10 @@ class LoggedProducers:
         return epoch if epoch >= chain.genesis.epoch and self.later(store.start_offset) is None else None
 
     def _scan(self, offset: int, log_start: int) -> tuple[ProducerTable | None, BatchHeader | None]:
-        """Return the table, and the header of the last scanned batch below `offset`."""
+        """Return the producers' state at `offset`, and the header of the last scanned batch below it.
+
+        Both are None if the log, with its snapshots, does not have that state.
+        """
         store = self.store
         known = self._snapshot_at_most(offset)
         if known is None:

@@ -62,7 +62,7 @@ class Part(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """The space that its contents take, without preallocated space."""
+        """The space that the part's contents take, without preallocated space."""
         ...
 
     @property

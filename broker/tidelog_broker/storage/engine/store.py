@@ -96,7 +96,7 @@ class Held(Protocol):
     """What `EpochStore.held` has to provide. Each append reads it; reading an attribute costs less than a call."""
 
     damage: Damage | None
-    """Why the store is in LIMBO, None if it is not."""
+    """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
 
 
 class AppendedGroup(NamedTuple):
@@ -144,7 +144,7 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def damage(self) -> Damage | None:
-        """Why the store is in LIMBO, None if it is not."""
+        """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
 
     @property
     @abstractmethod

@@ -44,7 +44,7 @@ from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 
 class EpochLog(EpochStore):
-    """The log of one epoch. Created by `open`; one thread at a time may append."""
+    """Stores one epoch in segment files. Created by `open`; one thread at a time may append, any thread may read."""
 
     engine = SEGMENT
     is_lost = False
@@ -122,7 +122,7 @@ class EpochLog(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """Why the log is in LIMBO, None if it is not."""
+        """Why the log takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
         return self._held.damage
 
     @property
@@ -473,7 +473,7 @@ class EpochLog(EpochStore):
         for segment in segments[number + 1 :]:
             leases.drop(segment.path)
         self.synced_offset = end_offset
-        # The kept part was synced, but the sync marks that cover it may have been truncated.
+        # The kept part was synced, but the sync marks that cover it may have been truncated: write another mark.
         try:
             active.ensure_space(MARK_BYTES)
         except OSError as error:

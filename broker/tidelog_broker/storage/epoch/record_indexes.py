@@ -62,7 +62,10 @@ class IndexedLog(Protocol):
 
 
 class RecordIndexes:
-    """The indexes of one partition. `columns` is set on the event loop; everything else is thread-safe."""
+    """Maintains the indexes of one partition's segments by key and tag.
+
+    `columns` is set on the event loop; everything else is thread-safe.
+    """
 
     def __init__(self, held: IndexedLog) -> None:
         self._held = held

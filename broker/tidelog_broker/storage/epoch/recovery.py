@@ -109,7 +109,7 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
         with closing(fs.open(path)) as file:
             try:
                 header = read_segment_header(file)
-                # A directory copied in two passes may have the segment under both names.
+                # A directory that was copied while the node renamed the segment may have it under both names.
                 is_there = segment_path(directory, header.base_offset) == segment and not fs.exists(segment)
             except LayoutError:
                 is_there = False

@@ -76,7 +76,7 @@ class MemoryReader(EpochReading):
                 yield unpack_header(block.batches[slot])
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the first batch with a record of at least this timestamp; see `EpochReading.find_by_time`."""
+        """Return the base offset of the first batch of at least this timestamp; see `EpochReading.find_by_time`."""
         end_offset = self._contents.end.offset
         for block in self._contents.blocks:
             if min(block.end_offset, end_offset) <= from_offset:
@@ -148,9 +148,7 @@ class MemoryReader(EpochReading):
 
 
 def _slots(block: Block, offset: int, limit_offset: int, end_offset: int) -> tuple[int, int, int]:
-    """Return the range of slots (first, stop) from the batch that holds `offset` on, below both limits, and the end
-    offset of its last batch.
-    """
+    """Return the slots from the batch that holds `offset` on, below both limits: first, stop, and their end offset."""
     index, block_end = block.index, min(block.end_offset, end_offset)
     if offset >= block_end:
         return 0, 0, block_end

@@ -385,7 +385,7 @@ def _parse_header(path: Path, data: bytes, magic: bytes) -> int:
 
 
 def _parse_head(data: bytes, at: int, nonce: int, wanted_magic: int) -> tuple[int, int, int] | None:
-    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None if neither is there."""
+    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None if neither exists."""
     if len(data) - at < ENTRY_HEADER_BYTES:
         return None
     magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)

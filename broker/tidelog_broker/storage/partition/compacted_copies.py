@@ -63,7 +63,7 @@ class CompactedVersion:
 
 
 class CompactedCopies:
-    """The compacted versions of one partition's epochs."""
+    """Writes compacted versions of one partition's epochs beside the log, and replaces the epochs by them."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held

@@ -28,7 +28,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class EpochCopies:
-    """The copies beside one partition's log.
+    """Stores copies of epochs beside one partition's log, and adds complete ones to the log.
 
     Args:
         dormant: epochs of which an earlier process left a copy.
@@ -103,7 +103,9 @@ class EpochCopies:
             and newest.end_offset < copy.log.start_offset
             and start_digest != 0
         ):
-            self.demote(len(self._held.epochs))  # An existing copy may begin earlier and continue the log.
+            # The gap before the copy is never filled, so the older epochs leave the log. (An existing copy may begin
+            # earlier than requested, without a gap.)
+            self.demote(len(self._held.epochs))
         self._note_detached()
         return copy.position
 

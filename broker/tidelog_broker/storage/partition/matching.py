@@ -213,7 +213,7 @@ class MatchingReader:
         """Yield the batches that may match, with their slots, oldest or newest first.
 
         Raises:
-            DamagedError: the disk cannot be read.
+            OSError: the disk cannot be read.
         """
         first, stop, column = extent.first, extent.stop, lookup.column
         if column is not None:

@@ -180,15 +180,15 @@ class PartitionLog:
         return self._held.size_bytes
 
     def survives_restart(self, engine: str) -> bool:
-        """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
+        """Return whether an engine's synced records survive a restart; True also if the engine is not installed."""
         return survives_restart(self._held.disk, engine)
 
     def log_of(self, epoch: int) -> EpochStore | None:
-        """Return the store of an epoch, if it is in the partition's log."""
+        """Return the store of an epoch; None if the partition's log does not have the epoch."""
         return self._held.log_of(epoch)
 
     def copy_of(self, epoch: int) -> EpochStore | None:
-        """Return the store of an epoch, if it is in the partition's log or a complete copy beside it."""
+        """Return the store of an epoch in the log, or of its complete copy beside the log; None if there is neither."""
         return self._held.copy_of(epoch)
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
@@ -322,7 +322,7 @@ class PartitionLog:
 
         Raises:
             DivergedError: no batch of this log ends at `end_offset`; nothing has changed.
-            LimboError: it is damaged before `end_offset`; nothing has changed.
+            LimboError: the log is damaged before `end_offset`; nothing has changed.
             StorageFailedError: the disk failed.
         """
         log = self.active
@@ -386,7 +386,7 @@ class PartitionLog:
             The bytes freed.
 
         Raises:
-            StorageFailedError: a name could not be removed.
+            StorageFailedError: the files of a segment could not be removed.
         """
         freed_bytes = 0
         if self.copies.is_overtaken(offset):

@@ -77,7 +77,5 @@ class ActiveFiles:
 
 
 def active_files_max(limit: int | None = None) -> int:
-    """Return how many files logs may keep open for appends: a quarter of the descriptor limit, at least 64, at most
-    2048.
-    """
+    """Return how many files logs may keep open for appends: a quarter of the descriptor limit, but 64 to 2048."""
     return max(ACTIVE_FILES_MIN, min(ACTIVE_FILES_MAX, (descriptor_limit() if limit is None else limit) // 4))

@@ -94,7 +94,7 @@ class SegmentStart:
 
 
 class ActiveSegment:
-    """The growing segment of an epoch: one thread appends to it; others may allocate space, park it or name its file."""
+    """The growing segment of an epoch: one thread appends to it; others may allocate space, park it or rename it."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class ActiveSegment:
 
     @property
     def start_digest(self) -> int:
-        """The running digest before its first record."""
+        """The running digest before the segment's first record."""
         return self.header.start_digest
 
     @property
@@ -213,7 +213,7 @@ class ActiveSegment:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its content, without preallocated space."""
+        """The size of the segment's content, without preallocated space."""
         return self.end.position
 
     @property

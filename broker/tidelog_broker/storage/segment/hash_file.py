@@ -121,7 +121,7 @@ def pack_hashes(runs: HashRuns, column: TextColumn, *, nonce: int, end: SegmentE
 
 
 class HashFile:
-    """An open index file. Thread-safe."""
+    """An open `.key` or `.tag` file: finds the batches of its segment that may have a key or tag. Thread-safe."""
 
     def __init__(self, file: File, header: _Header, directory: bytes) -> None:
         self._file = file

@@ -36,7 +36,7 @@ class SealedSegment:
 
     @property
     def start_digest(self) -> int:
-        """The running digest before its first record."""
+        """The running digest before the segment's first record."""
         return self.header.start_digest
 
     @property

@@ -24,7 +24,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class SegmentHashes:
-    """The indexes of one segment. For any thread that holds a lease of the segment.
+    """Finds the batches of one segment that may have a key or tag. For any thread with a lease of the segment.
 
     Args:
         runs: existing in-memory indexes.
