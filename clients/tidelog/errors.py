@@ -328,7 +328,10 @@ class DuplicateOutOfWindowError(SequenceError):
 
 
 class ProducerIdSharedError(SequenceError):
-    """A producer with the same id, as in a cloned machine, used the sequence numbers; these records are not stored."""
+    """These records are not stored, because another producer with the same id has used their sequence numbers.
+
+    Two producers have the same id if a machine with a running producer was cloned.
+    """
 
     default_code = pb.PRODUCER_ID_SHARED
 

@@ -27,7 +27,7 @@ PASSWORD_CHARS_MIN: Final = 8
 
 
 class Password:
-    """A user's password.
+    """Authenticates with a user's password.
 
     Args:
         user: the user's name.

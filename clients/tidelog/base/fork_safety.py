@@ -13,6 +13,8 @@ from typing import Any
 
 
 class _ForkCallbacks:
+    """Holds callbacks by object, as long as the object is alive, and calls them in a forked child."""
+
     def __init__(self) -> None:
         self._all: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 

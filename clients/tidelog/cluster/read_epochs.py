@@ -48,7 +48,7 @@ class EpochRange:
 
 
 class ReadEpochs:
-    """The epochs of the records that one client has read, and of the committed positions that it has received.
+    """Remembers the epochs of the records that one client has read, and of the committed positions that it received.
 
     At most `PARTITIONS_MAX` partitions are remembered; those noted first are evicted first.
     """
@@ -117,7 +117,7 @@ class ReadEpochs:
 
 
 class ReceivedEpochs:
-    """The epochs of the records before one consumer's positions, as far as known.
+    """Tracks the epoch of the last record that one consumer has received from each partition.
 
     Args:
         ends: the log ends that the client knows; updated from received batches.

@@ -16,7 +16,7 @@ LOST_NAMED_MAX: Final = 20
 
 
 class Losses:
-    """The losses of one consumer that were not reported to its application."""
+    """Collects the losses of one consumer until they are reported to the application, once."""
 
     def __init__(self, group: str) -> None:
         self._group = group

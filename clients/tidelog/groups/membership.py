@@ -31,7 +31,9 @@ NO_CHANGE = Change(frozenset(), frozenset())
 
 @dataclass(slots=True)
 class Membership:
-    """One membership; a fenced member starts another one with a new id.
+    """Tracks one membership: the assignment, the partitions that are read, and the session.
+
+    A fenced member starts another membership with a new id.
 
     Attributes:
         member_id: 16 to 64 letters and digits, random for each membership.

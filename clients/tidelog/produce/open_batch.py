@@ -167,7 +167,7 @@ class OpenBatch:
         return index
 
     def extend(self, rows: RecordLists) -> int:
-        """Append checked records whose memory is reserved; return the index of the first."""
+        """Append checked records whose memory is reserved; return the index of the first of them."""
         index = len(self.values)
         self.values += rows.values
         if rows.keys:

@@ -78,7 +78,8 @@ class ProducerInstance:
         for number in (0, partition):
             written = await write_epoch(self._router, self.topic_id, [number], self.producer_id, self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
-                raise self._fenced()  # A partition that lost this epoch may have lost a newer one, too.
+                # If partition 0 has lost this epoch, it may have lost a newer one, too, so this instance may be fenced.
+                raise self._fenced()
         self.fenced_partitions.add(partition)
 
     async def _begin(self) -> None:

@@ -63,7 +63,7 @@ def request_count(entries: int, most: int) -> int:
 
 
 class MergedTopics:
-    """Topics merged from pages, in the order of their first page."""
+    """Merges the topics of pages, in the order in which each topic first appeared."""
 
     def __init__(self) -> None:
         self._topics: dict[str, pb.TopicInfo] = {}

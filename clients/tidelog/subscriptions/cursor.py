@@ -51,7 +51,7 @@ class SkippedRange(NamedTuple):
 
 
 class Cursor:
-    """Positions of delivered records by partition: the offset of the next record.
+    """Delivers the records of the current batch, and tracks each partition's position, the offset of its next record.
 
     Attributes:
         records: undelivered records of the current batch. Taking one delivers it.
@@ -94,7 +94,8 @@ class Cursor:
         """Note that the application asks for more, so it has processed everything delivered so far.
 
         Args:
-            polls: whether it takes many records at once.
+            polls: whether the application takes many records at once (`poll`), so that it may process all of them until
+                it asks again; otherwise it processes only the record that was delivered last.
         """
         with self._lock:
             self.asks += 1

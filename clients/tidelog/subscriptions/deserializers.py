@@ -31,7 +31,7 @@ _BY_NAME: Final[dict[str, Callable[[bytes], Any]]] = {"json": _json, "utf-8": by
 
 
 class Decoding(NamedTuple):
-    """How a consumer decodes; None leaves bytes as they are.
+    """How a consumer decodes records: `value` and `key` are called with the bytes; None leaves the bytes as they are.
 
     Attributes:
         to_dead_letter: publish undecodable records to the dead-letter topic.

@@ -19,7 +19,7 @@ PROBE_S: Final = 3.0
 
 
 class LivenessProbe:
-    """Probes the nodes that serve one consumer."""
+    """Probes the nodes that serve one consumer if their connections are quiet, and detects unresponsive nodes."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

@@ -55,7 +55,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX
 
 
 class EngineSuite:
-    """The tests. A subclass overrides `make_engine`."""
+    """Tests the engine that `make_engine` returns; a subclass overrides this method."""
 
     def make_engine(self, volume: Volume) -> Engine:
         """Return the engine under test, as after a start of the node."""
