@@ -139,7 +139,7 @@ class PartitionState:
         return max(self.log.start_offset if whole_alone else self._known.log_start, self._known.deleted_below)
 
     def resume_offset(self, offset: int) -> int:
-        """Return where a reader continues if all copies of the record at `offset` are lost; `offset` if they are not."""
+        """Return where a reader continues if all copies of the record at `offset` are lost; else `offset`."""
         for one in self._losses:
             if one.start <= offset < one.end:
                 offset = one.end

@@ -226,7 +226,7 @@ def _check_hashes(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> N
 
 
 def role_of(directory: Path) -> Role:
-    """Return the role of an epoch's directory by its name; "log" also for an older version, whose name tells nothing."""
+    """Return the role of an epoch's directory by its name; for an older version, whose name does not show it, "log"."""
     if is_aside(directory.name):
         return "aside"
     return _ROLES.get(directory.suffix, "log")
