@@ -330,7 +330,7 @@ class Controller:
             record = self._features.finalized()
             if record is not None:
                 await self._meta_log.write_level(record, epoch=epoch)
-                log.info("the cluster is at feature level %d", record.level)
+                log.info("raised the feature level of the cluster to %d", record.level)
             return self._features.level.number
 
     def is_removed(self, node_id: str) -> bool:

@@ -209,9 +209,9 @@ class RebuildProducers:
     """Rebuild the producer state at `offset`, the end of `epoch`, from the log.
 
     The driver executes this after all writes that were emitted before, and then calls `Replica.producers_rebuilt`. `to`
-    is the node whose log does not contain the state and that has requested it; empty for this node's own use. If headers
-    and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`. With `or_later`, a snapshot of a
-    later position may be sent to the other node.
+    is the node that requested the state, because its log does not contain it; empty if this node itself needs it. If
+    headers and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`. With `or_later`, a
+    snapshot of a later position may be sent to the other node.
     """
 
     epoch: int

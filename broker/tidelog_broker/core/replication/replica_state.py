@@ -502,14 +502,15 @@ def check_run(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, b
     for header, data in batches:
         if header.epoch != epoch or header.owner_incarnation != owner_incarnation:
             raise BrokenRunError(
-                f"expected a batch of epoch {epoch} of owner {owner_incarnation:#x}, got one of epoch {header.epoch} "
-                f"of owner {header.owner_incarnation:#x}"
+                f"expected a batch of epoch {epoch} from owner incarnation {owner_incarnation:#x}, got one of epoch "
+                f"{header.epoch} from owner incarnation {header.owner_incarnation:#x}"
             )
         if header.base_offset != end.offset:
             raise BrokenRunError(f"expected a batch at offset {end.offset}, got one at {header.base_offset}")
         if digest_after(data, 0, end.digest) != header.digest:
             raise BrokenRunError(
-                f"digest mismatch in the batch from {end.offset} to {header.end_offset}: the logs differ before it"
+                f"digest mismatch in the batch from offset {end.offset} to {header.end_offset}: the logs differ at or "
+                "before that batch"
             )
         end = Position(end.offset + header.last_offset_delta + 1, header.digest)
         positions.append(end)
