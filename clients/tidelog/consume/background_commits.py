@@ -78,8 +78,9 @@ class BackgroundCommits:
             callbacks = [*callbacks, on_commit]
         if len(callbacks) > CALLBACKS_MAX or len(self._waiting) + len(positions) > PARTITIONS_MAX:
             raise BufferFullError(
-                f"{len(self._callbacks)} callbacks and positions of {len(self._waiting)} partitions are waiting for "
-                f"the commit in flight (limits: {CALLBACKS_MAX} and {PARTITIONS_MAX}); await commit() first"
+                f"{self._group}: {len(self._callbacks)} callbacks and positions of {len(self._waiting)} partitions are "
+                f"waiting for the commit in flight (limits: {CALLBACKS_MAX} and {PARTITIONS_MAX}); call commit(), which "
+                "waits for these commits, before commit_soon()"
             )
         self._callbacks = callbacks
         ids = self._topic_ids()

@@ -467,7 +467,7 @@ class Producer:
             TidelogError: the producer is closed or has not begun.
         """
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError(f"the producer of topic {self.topic!r} is closed; create a new one")
         route = self._binding.known()
         if route is None:
             raise not_begun(self.topic)
@@ -486,7 +486,7 @@ class Producer:
                 return route
         self._check_usable()
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError(f"the producer of topic {self.topic!r} is closed; create a new one")
         loop = asyncio.get_running_loop()
         if self._sender is None:
             self._sender = Sender(
@@ -509,7 +509,7 @@ class Producer:
     async def _route(self, partition: int | None) -> TopicRoute:
         route = await self._binding.find(partition)
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError(f"the producer of topic {self.topic!r} is closed; create a new one")
         assert self._sender is not None
         self._sender.topic_id = route.topic_id
         return route

@@ -135,7 +135,10 @@ def microseconds(moment: datetime) -> int:
         InvalidRequestError: the moment has no time zone, so it is ambiguous.
     """
     if moment.tzinfo is None:
-        raise InvalidRequestError(f"{moment} has no time zone; use datetime(..., tzinfo=timezone.utc)")
+        raise InvalidRequestError(
+            f"the datetime {moment} has no time zone; pass one with a time zone, such as datetime(..., "
+            "tzinfo=timezone.utc)"
+        )
     delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
