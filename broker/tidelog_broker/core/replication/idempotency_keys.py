@@ -2,8 +2,8 @@
 
 The producer id is derived from the key and is at least `KEYED_ID_MIN`, so no producer shares state with it. A request
 writes one batch per partition. The batch's `base_sequence` is a digest of the request rather than a sequence number,
-and its `producer_epoch` is 2 n + 1, where n is the partition count by which the partitions of the records were chosen
-(epochs of other producers are even). Both must be equal in a retry.
+and its `producer_epoch` is 2 n + 1, where n is the partition count by which the partitions of the records were chosen.
+Both must be equal in a retry.
 
 Keys have a table of their own, so that they do not evict producers. An entry of a full run takes 56 bytes. The oldest
 run is dropped beyond `RUNS_MAX` runs, or when the node's budget is exhausted (`ProducerBudget.keyed`). A request whose
