@@ -445,7 +445,7 @@ class Broker:
         await self.partitions.follow(record)
 
     def _sweep(self) -> None:
-        """Drop deleted topics at once, and remove their files in the background."""
+        """Stop the replicas of deleted topics and forget their positions now; remove their files in the background."""
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             self.replication.drop(record.topic_id)

@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 
 class Unit(StrEnum):
-    """The unit of an integer."""
+    """The unit of an integer setting."""
 
     MILLISECONDS = "ms"
     SECONDS = "s"

@@ -1,6 +1,7 @@
 """The node's settings: the `[node]` table of the configuration file, or `TIDELOG_NODE_…` variables.
 
-Defaults suit a laptop. The limits of the node's memory are all here; their sum is the most that a node uses.
+Defaults suit a laptop. All limits of the memory for requests, batches, caches and indexes are here; the interpreter and
+the state of open partitions come on top.
 """
 
 from __future__ import annotations

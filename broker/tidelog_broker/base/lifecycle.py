@@ -27,7 +27,7 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
 starting  recovers local data and joins the cluster; a node that is stopped meanwhile stays in this state
 running   serves
 stopping  stops as requested; only a complete stop marks the directory as closed cleanly
-failed    must stop: its disk failed, or its id belongs to another node
+failed    must stop, for example because its disk failed or its id belongs to another node
 """
 
 

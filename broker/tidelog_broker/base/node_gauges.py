@@ -1,8 +1,8 @@
 """Gauges of a node and of the groups that it coordinates, computed at each scrape.
 
 The gauges are not maintained between scrapes, so they do not slow down requests. A scrape runs on a thread outside the
-event loop and only reads. Series per partition or position are limited: `tidelog_metrics_omitted` counts the omitted
-ones, and counts without such labels are always complete.
+event loop and only reads. The number of series with a label for a partition or a position is limited:
+`tidelog_metrics_omitted` counts the omitted ones. Metrics without such a label cover all partitions and positions.
 """
 
 from __future__ import annotations

@@ -48,7 +48,10 @@ class Offload:
         self.pending -= 1
 
     def start(self, key: int, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` on the worker of `key`; `done(result, error)` is called on the loop."""
+        """Run `work` on the worker of `key`, then call `done(result, error)` on the event loop.
+
+        The error is None if `work` has returned, the result None if it has raised.
+        """
 
         def run() -> None:
             result: T | None = None

@@ -61,7 +61,7 @@ class SteadyClock:
         """After a jump that is not trusted yet: the wall clock's time minus that of the monotonic clock, and the
         monotonic time in ns since which the wall clock has been stable."""
         self._gaps: list[tuple[int, int]] = []
-        """Accepted jumps forward, the earliest first: the time before the jump, and its length."""
+        """Accepted jumps forward, the earliest first: the time before the jump, and its length, both in µs."""
 
     @property
     def is_held(self) -> bool:

@@ -58,7 +58,8 @@ The other start is refused or takes part within this time: it asks the nodes for
 start.
 """
 WITHDRAWAL_WAIT_S_MIN: Final = 4.0
-"""The same limit for a start with a higher incarnation: of two starts that wait for each other, one must end first."""
+"""The same limit for the start with the lower incarnation: of two starts that wait for each other, one must end first.
+"""
 
 
 class ClusterMembership:
@@ -190,9 +191,10 @@ class ClusterMembership:
             )
 
     async def _watch_doubt(self) -> None:
-        """Refuse this node if another start of its directory, which puts it in doubt, is not withdrawn in time.
+        """Refuse this node if another start of its directory may have taken part and is not withdrawn in time.
 
-        Runs from the first link on, since a node in doubt may not reach `register`.
+        Until that start is withdrawn, this node must not take part: it is in doubt. The check runs from the first link
+        on, since a node in doubt may not reach `register`.
         """
         broker = self._broker
         while not broker.lifecycle.stop_reason:
@@ -370,7 +372,10 @@ class ClusterMembership:
             self._gossip.suspect_now(node_id)
 
     def removed(self, why: str) -> None:
-        """Stop this node, because the cluster has removed it; before its admission, `DirectoryAdmission` does that."""
+        """Stop this node, because the cluster has removed it.
+
+        Before its admission, `DirectoryAdmission` ends the start of this node instead.
+        """
         if self._broker.dir.admitted:
             self._broker.lifecycle.give_up(why)
 

@@ -293,7 +293,11 @@ class DirectoryAdmission:
             return None
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Apply the records that another node has reported."""
+        """Apply the records that another node has reported.
+
+        Raises:
+            IdentityError: this build lacks a feature in use, or this node's own record belongs to another directory.
+        """
         broker = self._broker
         fault = broker.features.fault_of_features(reply.features_in_use)
         if fault:

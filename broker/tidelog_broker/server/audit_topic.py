@@ -104,7 +104,7 @@ class AuditTopic:
             await asyncio.sleep(self._again_s)
 
     async def _write(self, data: memoryview) -> None:
-        """Write a batch."""
+        """Append a batch of lines at the owner of the topic's partition, which may be this node."""
         key = await self._topic_key()
         owner = self._broker.routes.owner(key)
         if owner in {"", self._broker.node_id}:

@@ -120,7 +120,7 @@ RESERVED_CONNECTIONS: Final = 64
 
 
 class Server:
-    """The node's native port."""
+    """The node's native port: accepts connections, dispatches their requests to `HANDLERS`, and tracks both."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self.account: Account | None = None
         """The account for quotas; `Account.join` sets it after HELLO, as it does the next attributes."""
         self.meter: Account | None = None
-        """The same account if it has rate quotas."""
+        """The same account if it has rate quotas; None otherwise."""
         self._held = False
         """Whether the account has paused this connection."""
         self.turn = ReadTurn()

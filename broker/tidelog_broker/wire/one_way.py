@@ -258,7 +258,7 @@ class _WaitingMessage:
 
 
 class Inbox:
-    """The one-way messages of one peer's connection.
+    """Verifies the one-way messages that arrive on one peer's connection, and delivers them in order.
 
     Args:
         node_id, incarnation: the authenticated peer.

@@ -248,7 +248,7 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
 
 
 def extra_bytes(flags: int) -> int:
-    """Return by how many bytes a batch with these flags may exceed the limits."""
+    """Return by how many bytes a batch with these flags may exceed the limits of batches, whole and uncompressed."""
     return DERIVED_EXTRA_BYTES if flags & Flags.DERIVED else 0
 
 

@@ -239,7 +239,7 @@ class _AnswerSize:
         """Count the answer to a position.
 
         Raises:
-            ProtocolError: INVALID_REQUEST.
+            ProtocolError: INVALID_REQUEST: the answer might exceed an envelope.
         """
         stored = self._positions.get(commit.key)
         stored_bytes = 0 if stored is None else len(stored.note.encode())

@@ -39,7 +39,7 @@ _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
 
 async def heartbeat(broker: Broker, request: Request) -> None:
-    """Handle GROUP_HEARTBEAT; the answer may be delayed.
+    """Handle GROUP_HEARTBEAT; the coordinator may hold the answer until the member's assignment changes.
 
     Raises:
         ProtocolError: MEMBER_FENCED; INVALID_REQUEST for invalid fields; QUOTA_EXCEEDED if the member creates its

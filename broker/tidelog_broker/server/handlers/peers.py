@@ -131,7 +131,8 @@ async def _later_incarnation(
 async def incarnations(broker: Broker, request: Request) -> None:
     """Handle INCARNATIONS: record the incarnations of nodes that another node knows, and answer with later ones.
 
-    Withdrawals are durable before the answer, since the process that withdraws its incarnation ends after it.
+    Withdrawals are durable before the answer, since a process that withdraws its incarnation ends when it gets the
+    answer.
 
     Raises:
         ProtocolError: FORBIDDEN to a caller that is not a node, INVALID_REQUEST for too many entries.

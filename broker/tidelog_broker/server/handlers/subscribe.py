@@ -132,7 +132,7 @@ class Pump:
         return self._broker.loop.call_later(left_s, self._refuse, ticket_refused(why))
 
     def _refuse(self, error: ProtocolError) -> None:
-        """End all partitions, including those that are about to be followed."""
+        """End the subscription of all partitions with an error, which `follow` raises for further partitions."""
         self._refusal = error
         for topic_id in {topic_id for topic_id, _ in self._partitions}:
             self._end_topic(topic_id, error)
@@ -217,7 +217,7 @@ class Pump:
     def pump(self) -> None:
         """Send as much as possible, with the partitions taking turns.
 
-        After `VISITS_MAX` of them the event loop does other work first.
+        After `VISITS_MAX` partitions the event loop does other work first.
         """
         if self._continues or not self._may_send:
             return
