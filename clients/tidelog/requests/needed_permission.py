@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 async def check_permission(router: Router, operation: pb.Operation, resource: pb.Resource, name: str) -> None:
-    """Ask a node to refuse an operation that the client's principal may not perform; the node audits a refusal.
+    """Ask a node whether the client's principal may perform an operation; the node audits a refusal.
 
     Raises:
         ForbiddenError: the operation is not allowed.
