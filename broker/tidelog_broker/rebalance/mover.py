@@ -2,10 +2,10 @@
 
 A partition that lacks copies gets them as soon as there are nodes for all, and one that is stored only on nodes that
 may not own it gets a copy on a node that may. `ownership_advice`, `temporary_owner` and `preferred_owner` give further
-reasons to move. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round,
-which delays its writers by some milliseconds; new copies then fetch the history. A few partitions move at a time, and
-only a few ahead of the history (see `copy_progress`). Each move is tried a few times only: one that does not succeed (a
-node does not answer) must not fence the same epoch forever.
+reasons to move. Each owner moves the partitions that it owns: it ends the open epoch and names the nodes of the next
+epoch in one round, which delays the partition's writers by some milliseconds; new copies then fetch the history. A few
+partitions move at a time, and only a few may have new copies that still lack history (see `copy_progress`). Each move
+is tried a few times only: one that does not succeed (a node does not answer) must not fence the same epoch forever.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
             if whole < min(len(others), len(best.placement) // 2 + 1):
                 return (
                     f"{name}: only {whole} of {len(others)} other copies are known to be complete, and node "
-                    f"{node_id!r} may have the missing records; repair the copies of these nodes, or wait for "
-                    f"{', '.join(filter(None, awaited))}"
+                    f"{node_id!r} may have the missing records; wait for {', '.join(filter(None, awaited))}, or repair "
+                    "their copies"
                 )
     return ""
 

@@ -1,10 +1,10 @@
 """A replica of a partition on one node, in all its roles: follower, acceptor, candidate, owner.
 
 A partition's log is a chain of epochs. The open epoch has one owner. Its other replicas are followers, which accept
-only the next contiguous append of that owner, so every copy is a prefix of one log. If the owner fails, `Candidate` has
-the epoch's own replicas decide its end and its successor. A node that learns the decision journals it, truncates its
-log to the end, and enters the next epoch. Messages about another epoch than the active one are not processed; they only
-synchronize the chains of both nodes (`ReplicaState.is_current`).
+only the next contiguous append of that owner, so every copy is a prefix of one log. If the owner fails, a `Candidate`
+asks the epoch's own replicas to decide its end and its successor. A node that learns the decision journals it,
+truncates its log to the end, and enters the next epoch. Messages about another epoch than the active one are not
+processed; they only synchronize the chains of both nodes (`ReplicaState.is_current`).
 
 The roles in the open epoch and their transitions are in the table `replica_state.ROLE_TRANSITIONS`.
 
