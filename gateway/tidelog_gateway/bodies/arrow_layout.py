@@ -22,7 +22,7 @@ from tidelog_proto.batch.ipc_message import PREFIX_BYTES, describe, metadata_byt
 
 _SAMPLE: Final = columns_of([b"v"], keys=[b"k"], timestamps_us=[0], headers=[[("h", b"v")]], tags=["t"])
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""The end of a stream."""
+"""The end of an Arrow IPC stream: the continuation marker and a length of zero."""
 
 
 class PlainBatch(NamedTuple):

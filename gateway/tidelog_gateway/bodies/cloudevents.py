@@ -231,7 +231,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
     if "data_base64" in members:
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):
-            raise ValueError("must be a string of base64")  # a TypeError would be a fault of the gateway
+            raise ValueError("must be a string of base64")  # a TypeError would be answered with 500
         return from_base64(encoded), "data_base64"
     if "data" not in members:
         return b"", ""

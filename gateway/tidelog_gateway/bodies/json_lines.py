@@ -76,7 +76,7 @@ class LineBuffer:
             end = whole.find(b"\n", min(at + GROUP_BYTES, len(whole)))
             stretch = whole[at:] if end < 0 else whole[at:end]
             at = len(whole) + 1 if end < 0 else end + 1
-            if not stretch.strip():  # blank lines alone
+            if not stretch.strip():  # all lines are blank
                 self.number += stretch.count(b"\n") + 1
                 yield []
                 continue

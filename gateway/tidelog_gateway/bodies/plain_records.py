@@ -77,7 +77,7 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
         if len(decoded.records) > records_max or may_repeat(body, decoded):
             return None
         return _lists_of(decoded.records, now_us)
-    except ValueError:  # also those of msgspec
+    except ValueError:  # msgspec raises subclasses of it
         return None
 
 
@@ -109,7 +109,7 @@ def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records
     try:
         records = [decode(line) for line in lines]
         return None if may_repeat(b"".join(lines), records) else _lists_of(records, now_us)
-    except ValueError:  # also those of msgspec
+    except ValueError:  # msgspec raises subclasses of it
         return None
 
 

@@ -25,7 +25,7 @@ UNSENT_BYTES: Final = 64 * KIB
 
 LOOK_MIN_S: Final = 0.005
 LOOK_MAX_S: Final = 0.5
-"""First and longest poll interval; it doubles, because most clients read everything at once."""
+"""First and longest poll interval; the interval doubles, because most clients read everything at once."""
 
 
 def no_room() -> Problem:

@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""Without a configured limit, one address may have all slots except a quarter: except one in this many."""
+"""Divisor of the slots that gives the number which one address may not have, if no limit is configured."""
 
 
 class ConnectionSlot:

@@ -337,7 +337,7 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
     await cached.gateway.producers.close(within_s=within_s)
     try:
         async with asyncio.timeout(within_s):
-            await cached.gateway.client.close()  # Drops the records that are pending when it times out.
+            await cached.gateway.client.close()  # After a timeout the pending records are dropped.
     except (TidelogError, TimeoutError) as error:
         why = str(error) or f"the client did not close within {within_s:g} s"
         log.warning("cannot close the client of the principal %r: %s", cached.caller.principal, why)

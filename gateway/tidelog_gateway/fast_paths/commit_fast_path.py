@@ -51,7 +51,7 @@ async def _committed(gateway: Gateway, *, group: str, body: bytes) -> JsonAnswer
     """Commit the offsets of a body, like `offsets.commit_offsets`; None if the framework has to parse the body."""
     try:
         decoded = _BODIES.decode(body)
-    except ValueError:  # also those of msgspec
+    except ValueError:  # msgspec raises subclasses of it
         return None
     if may_repeat(body, decoded):
         return None

@@ -34,7 +34,7 @@ the ring catches up."""
 
 
 PUSHES_MAX: Final = 1_000
-"""Followers to which one call pushes an entry; a write takes about 6 us."""
+"""Maximum number of followers to which one call pushes an entry; a write takes about 6 us."""
 
 ENTRY_BYTES: Final = 256
 """Approximate memory of an entry besides its records."""

@@ -56,8 +56,8 @@ COUNTED_BYTES: Final = 4 * KIB
 
 AT_ONCE_S: Final = 0.001
 AT_ONCE_MAX: Final = PUSHES_MAX
-"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop advances it once per
-turn). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
+"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock, which uvloop advances once
+per iteration. The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
 BATCH_PUSHES: Final = 5
 
 NOTHING: Final = JsonRecords(b"[]", 0, 0)
@@ -194,7 +194,7 @@ class SharedFeed:
             consumer.at_once(self._take_at_once)
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
-                    await asyncio.sleep(0)  # give other tasks a turn
+                    await asyncio.sleep(0)  # lets other tasks run
                 await self._wanted()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:

@@ -294,7 +294,7 @@ class RequestPipeline:
         gateway: Gateway | None = state.get("gateway")
         request: RequestState = state["request"]
         arrival: BodyReservation | None = state.get("arrival")
-        is_reserved = arrival is not None  # by the connection, see `early_body`
+        is_reserved = arrival is not None  # The connection has reserved the memory, see `early_body`.
         if arrival is None:
             arrival = state["arrival"] = self._limits.arrival(gateway)
         body: Body | None = None
@@ -367,7 +367,7 @@ class RequestPipeline:
             raise
         except Exception:
             await internal().response(request.request_id)(scope, receive, send)
-            raise  # the server logs it with its trace
+            raise  # the server logs the error with its traceback
         if answer is None:  # The fast path leaves the request to the framework.
             await self._app(scope, replayed(body, receive), send)
         elif send == request.send:

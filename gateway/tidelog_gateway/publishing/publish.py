@@ -240,7 +240,7 @@ async def _outcome(pending: PendingReceipt | TidelogError) -> Outcome:
 async def _accept_columns(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
     """Pass the records to the producer as columns, in one group for each requested partition."""
     columns = records.columns()
-    await asyncio.sleep(0)  # other requests run between the steps of a large one
+    await asyncio.sleep(0)  # lets other requests run between the steps of a large publish
     places: dict[int | None, list[int]] = {}
     for index, number in enumerate(records.partitions or [None] * len(records)):
         places.setdefault(number, []).append(index)
