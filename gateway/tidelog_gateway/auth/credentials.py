@@ -95,7 +95,7 @@ def credentials_of(token: str) -> pb.Credentials:
         Problem: 401, the key or token is malformed.
     """
     if len(token) > TOKEN_CHARS_MAX:
-        raise unauthenticated(f"the token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are allowed")
+        raise unauthenticated(f"the bearer token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are allowed")
     if not token:
         raise unauthenticated(f"the bearer token is empty; {_HOW}")
     if not _TOKEN.fullmatch(token):

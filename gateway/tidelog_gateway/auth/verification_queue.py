@@ -86,7 +86,7 @@ class VerificationQueue:
                 async with asyncio.timeout(NODE_TIMEOUT_S):
                     return await ask()
             except TimeoutError:
-                raise unanswered() from None
+                raise unanswered(NODE_TIMEOUT_S) from None
 
 
 def verification_queues(workers: int = 1) -> Mapping[CredentialsKind, VerificationQueue]:
@@ -98,7 +98,7 @@ def verification_queues(workers: int = 1) -> Mapping[CredentialsKind, Verificati
     }
 
 
-def unanswered() -> Problem:
-    """Return the 503 for credentials that no node has verified in time."""
-    detail = "no node has verified the credentials within the time limit; send the request again"
+def unanswered(within_s: float) -> Problem:
+    """Return the 503 for credentials that no node has verified within a time limit."""
+    detail = f"no node has verified the credentials within {within_s:g} s; send the request again"
     return Problem(503, "not_identified", detail, retryable=True)

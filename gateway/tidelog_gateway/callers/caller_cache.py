@@ -226,7 +226,7 @@ class CallerCache:
             async with asyncio.timeout(VERIFICATION_TIMEOUT_S):
                 return await self._verify_in_turn(digest, credentials, address)
         except TimeoutError:
-            raise unanswered() from None
+            raise unanswered(VERIFICATION_TIMEOUT_S) from None
 
     async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
@@ -242,7 +242,7 @@ class CallerCache:
                     self._failures.failed(address)
                     raise
         except FullError:
-            what = "too many credentials from this address wait for verification; send the request again"
+            what = "too many credentials from this address wait for verification; send the request again later"
             raise Problem(429, "overloaded", what, retryable=True) from None
 
     def _limited(self, address: str) -> Problem:
