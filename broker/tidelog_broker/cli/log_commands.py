@@ -206,7 +206,7 @@ def _readable(path: Path) -> Iterator[None]:
     except OutputLostError:
         raise
     except (OSError, ProtocolError) as error:
-        sys.stderr.write(f"tidelog log: {path} cannot be read: {error}\n")
+        sys.stderr.write(f"tidelog log: failed at {path}: {error}\n")
         raise typer.Exit(EXIT_DAMAGED) from error
 
 

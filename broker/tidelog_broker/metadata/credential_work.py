@@ -42,7 +42,7 @@ class CredentialWork:
         try:
             await self._slots.take(address)
         except FullError:
-            what = "too many callers are being authenticated; retry"
+            what = "too many callers are being authenticated by this node; retry later"
             raise ProtocolError(pb.OVERLOADED, what, retry_after_ms=500) from None
         working = asyncio.ensure_future(self._workers.call(0, work, *args, **kwargs))
 

@@ -173,7 +173,8 @@ class Compaction:
                     raise ProtocolError(
                         pb.TIMED_OUT,
                         f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s; it waits for "
-                        f"{self._watch.waits_for}",
+                        f"{self._watch.waits_for}; "
+                        + ("it continues when that is available" if is_left else "send again later"),
                     )
         finally:
             if not is_left:

@@ -59,5 +59,7 @@ async def _recover(broker: Broker, message: pb.UnsafeRecovery) -> pb.ClusterChan
             f"topic {message.topic!r} has partitions 0 to {record.config.partitions - 1}, got {message.partition}",
         )
     raise ProtocolError(
-        pb.INVALID_REQUEST, f"node {broker.node_id!r} stores no copy of {message.topic}/{message.partition}"
+        pb.INVALID_REQUEST,
+        f"node {broker.node_id!r} stores no copy of {message.topic}/{message.partition}; choose a node that does, see: "
+        f"tidelog topic describe {message.topic}",
     )
