@@ -99,7 +99,7 @@ class ChunkedBody:
                 left = data[at:]
                 if len(left) >= TRAILERS_BYTES_MAX or (left and left != b"\r" and early_fault(left)):
                     too_long = f"the trailers have more than {TRAILERS_BYTES_MAX} bytes; send fewer or shorter fields"
-                raise HeadError(early_fault(left) or too_long)
+                    raise HeadError(early_fault(left) or too_long)
                 return None
             end = blank_at + 2
         fault = fields_fault(data[at : end + 2])
