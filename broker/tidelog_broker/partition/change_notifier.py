@@ -19,7 +19,7 @@ class ChangeNotifier:
         """Called when there may be new records, or when readers must check why no records arrive."""
         self._loop = loop
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """In the order of their arrival."""
+        """The waiters for a change of the replica, in the order of their arrival."""
 
     def wake(self) -> None:
         """Call every listener: there may be new records."""

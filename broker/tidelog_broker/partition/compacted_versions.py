@@ -220,7 +220,7 @@ class CompactedVersions:
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
 
     def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
-        """Yield each complete copy in the log that differs from the newest decision: epoch, decided end, and terms."""
+        """Yield each complete copy in the log that differs from the newest decision: epoch, decided end, and bounds."""
         known = self._state.replica.state
         for epoch, compactions in sorted(known.chain.compactions.items()):
             ends, newest = known.ends_of(epoch), compactions[-1].terms

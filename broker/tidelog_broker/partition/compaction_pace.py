@@ -28,7 +28,7 @@ STEP_S: Final = 0.05
 
 
 class LoopDelay:
-    """How late an event loop reacts to a call of another thread."""
+    """Measures how late an event loop reacts to a call of another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

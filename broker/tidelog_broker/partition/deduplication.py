@@ -62,7 +62,7 @@ Built = Callable[[ProtocolError | None], None]
 
 
 class _Screened(NamedTuple):
-    """A batch without duplicates: `contents` are its records' hashes, `dropped` as in `StoredBatch`."""
+    """A batch without duplicates: `contents` are its records' hashes, `dropped` is a bitmap of the removed ones."""
 
     batch: Batch
     contents: Contents

@@ -26,7 +26,7 @@ HOT_BYTES: Final = 1 * MIB
 
 
 class FilteredReader:
-    """Filtered reads of one partition. All methods are for the event loop's thread.
+    """Reads the committed records of one partition that match a filter. All methods are for the event loop's thread.
 
     Args:
         reader: reads all records of the partition.

@@ -41,7 +41,7 @@ _WORKER: Final = 0
 FOLLOWED_AT_ONCE: Final = 1_024
 """Maximum number of partitions of a topic that are handled before other tasks of the event loop run: about 4 ms."""
 PARTITION_BLOCKS: Final = 440
-"""About how many memory blocks an open partition has."""
+"""About how many memory blocks an open partition has, for `count_long_lived`: they are not growth to be collected."""
 AWAKENED_AT_ONCE: Final = 128
 """Maximum number of partitions of one request that are being opened concurrently: each has a task."""
 

@@ -87,7 +87,7 @@ class PendingPublish:
 
 
 class Pipeline:
-    """The queue of one partition and the group that is being written.
+    """Queues the publishes of one partition, and writes them in groups, one group at a time.
 
     Args:
         driver: assigns offsets and writes; it reports completed writes through `written`.
@@ -134,7 +134,7 @@ class Pipeline:
         """Whether a segment was rolled since the flag was last cleared."""
         self.queued_bytes = 0
         self.full_since_s: float | None = None
-        """Since when the disk has been full for appends, on the monotonic clock."""
+        """Since when the disk has been full for appends, on the monotonic clock; None if it is not full."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
         """Enable or disable deduplication, which makes groups short: a batch is screened after the previous one."""

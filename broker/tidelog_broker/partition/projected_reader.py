@@ -18,7 +18,7 @@ from tidelog_proto.batch.projection import Projection
 
 
 class ProjectedReader:
-    """Projected reads of one partition. All methods are for the event loop's thread.
+    """Reads some columns, or a time range, of one partition. All methods are for the event loop's thread.
 
     Args:
         reader: reads all records of the partition.

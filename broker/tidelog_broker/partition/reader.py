@@ -23,7 +23,9 @@ from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 
 
 class PartitionReader:
-    """Reads of one partition. All methods are for the event loop's thread.
+    """Reads committed records of one partition, from memory or from the log.
+
+    All methods are for the event loop's thread.
 
     Args:
         ring: the partition's newest batches, in memory.

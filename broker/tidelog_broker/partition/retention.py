@@ -343,7 +343,7 @@ class Retention:
             )
 
     def _prepare(self, offset: int) -> None:
-        """Sync before a deletion. Runs on a separate worker."""
+        """Sync the segments' names, and store the log start, before a deletion. Runs on a separate worker."""
         self._state.log.sync_names()
         if not self._state.is_alone:
             self._keep(offset)

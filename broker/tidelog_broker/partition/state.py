@@ -26,7 +26,7 @@ FETCHED_AFTER_MS = 500
 
 
 class PartitionState:
-    """Tells which offsets of one partition may be read and whether it may be written, and makes the errors if not.
+    """Tells which offsets of one partition may be read and whether it may be written, and creates the errors if not.
 
     All methods are for the event loop's thread.
 
@@ -95,7 +95,7 @@ class PartitionState:
 
     @property
     def writer(self) -> Owner | None:
-        """The owner's state, while offsets may be assigned."""
+        """The owner's state while this node may assign offsets; None otherwise."""
         return self.replica.writer
 
     @property

@@ -37,7 +37,7 @@ class AntiEntropy:
         self._ages: dict[PartitionKey, tuple[int, int]] = {}
         """For each replica its epoch, and how often it was examined in that epoch."""
         self._seen: dict[PartitionKey, tuple[int, int]] = {}
-        """The same for the round that is in progress."""
+        """The same for each replica that was examined in the current round."""
         self._remaining_replicas: list[ReplicaDriver] = []
         """The replicas still to be examined in this round."""
 

@@ -75,7 +75,9 @@ class _Queued(NamedTuple):
 
 
 class ReplicaDriver:
-    """The driver of one replica. Nothing is carried out before `start`.
+    """Carries out the effects of one replica: sends its messages, and does its writes, one at a time.
+
+    Nothing is carried out before `start`.
 
     Args:
         schedule: called when the replica's deadline may have changed.
@@ -217,7 +219,7 @@ class ReplicaDriver:
             self.pump()
 
     def damaged(self, epoch: int, reason: str) -> Repair:
-        """Report a damaged epoch of the log; return how it is repaired."""
+        """Report a damaged epoch of the log; return how the replica repairs it, "none" after `stop`."""
         if self.stopped:
             return "none"
         repair = self.replica.damaged(epoch, reason, self._tools.now_ms())

@@ -29,7 +29,7 @@ class Neighbours(ClusterHints, Protocol):
 
     @property
     def send(self) -> Sending:
-        """Sends to other nodes; replaced when this node joins a cluster."""
+        """The function that sends to other nodes; it is replaced when this node joins a cluster."""
         ...
 
 

@@ -72,9 +72,9 @@ def padded_bytes(group: Sequence[Append]) -> int:
 
 
 def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
-    """Write consecutive appends as one, and sync once; return False if there is no space.
+    """Write consecutive appends as one, and sync once; return False if nothing was written.
 
-    An append that does not continue the log follows one for which there was no disk space.
+    That happens if there is no space, and for later appends, which then do not continue the log.
 
     Raises:
         StorageError: the disk failed.

@@ -43,7 +43,7 @@ class LoggedProducers:
 
     Args:
         chain: the partition's chain, which grows while this is used.
-        log_start: returns the log start of retention.
+        log_start: returns the offset below which retention has deleted records.
     """
 
     def __init__(self, store: PartitionLog, chain: EpochChain, log_start: Callable[[], int]) -> None:
@@ -205,8 +205,8 @@ class LoggedProducers:
     def unknown_epoch(self) -> int | None:
         """Return the newest epoch at whose end neither headers nor a snapshot contain the complete producers' state.
 
-        None if there is none.
-        The epoch was compacted, or the log begins with it or after it and never had earlier records.
+        That epoch was compacted, or the log begins with it or after it and never had earlier records. None if there is
+        no such epoch.
 
         Raises:
             StorageError: the disk failed, or something is damaged.

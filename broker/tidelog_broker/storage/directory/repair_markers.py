@@ -30,7 +30,7 @@ def has_marker(fs: FileSystem, directory: Path) -> bool:
 
 
 def write_marker(fs: FileSystem, directory: Path) -> None:
-    """Create the marker, durably.
+    """Create the repair marker of an epoch's log that is about to be truncated at its damage, durably.
 
     Raises:
         OSError: the marker may or may not exist; the log must not be truncated.
@@ -43,7 +43,7 @@ def write_marker(fs: FileSystem, directory: Path) -> None:
 
 
 def remove_marker(fs: FileSystem, directory: Path) -> None:
-    """Remove the marker, durably, if it exists.
+    """Remove the repair marker of an epoch's log, durably, if it exists.
 
     Raises:
         OSError: the marker may or may not exist.

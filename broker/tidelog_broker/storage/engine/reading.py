@@ -159,7 +159,9 @@ class Extent(ABC):
         """Return the path of a batch's file or part, and the batch's position in it, for messages."""
 
     def prepare(self, column: TextColumn, indexes: Indexes | None) -> None:
-        """Extend the index of a column towards `stop`, as far as a lookup has time for.
+        """Extend the index of a column towards `stop` before a lookup; do nothing without an index.
+
+        A large unindexed part may be left to `indexes`; `find` then returns all batches of that part.
 
         Args:
             indexes: maintains the indexes of segments in the background; None if nothing does.

@@ -24,7 +24,7 @@ a write or sync has failed, or the store was closed.
 """
 
 Call = Literal["reserve", "append", "sync", "truncate", "seal", "read", "find", "delete_oldest"]
-"""Calls that may wait for the disk."""
+"""Calls of a store that may wait for a disk or a network, unless its engine lists them in `never_wait`."""
 
 
 def padded(length_bytes: int) -> int:

@@ -61,7 +61,7 @@ class EpochLog(EpochStore):
         end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
         self._disk = disk
         self._held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
-        """The segments, their end and their damage; other objects only read it."""
+        """The segments, their end and their damage; other objects only read them."""
         self.held = self._held
         self.segment_reader = EpochReader(disk, self._held)
         """Reads the log, on any thread."""
@@ -491,7 +491,10 @@ class EpochLog(EpochStore):
             raise self._fail("a background sync", self._deferred.error)
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
-            raise LimboError(f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}")
+            raise LimboError(
+                f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}; repair it from another "
+                "copy or a backup"
+            )
         if self._active is None:
             raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
         return self._active

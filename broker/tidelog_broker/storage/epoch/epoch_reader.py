@@ -25,7 +25,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX
 
 
 class EpochReader(EpochReading):
-    """Reads the log of an `EpochLog`."""
+    """Reads batches, headers and digests of an `EpochLog`, on any thread."""
 
     def __init__(self, disk: Disk, held: HeldSegments) -> None:
         self._disk = disk

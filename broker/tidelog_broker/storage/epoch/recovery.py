@@ -55,7 +55,7 @@ class Recovered:
 
     sealed: list[SealedSegment] = field(default_factory=list)
     last: LastSegment | None = None
-    """None if the whole epoch is sealed, or if no segment after `sealed` is readable."""
+    """The segment after `sealed` in which the valid prefix ends; None if the epoch is sealed, or none is readable."""
     damage: Damage | None = None
 
 

@@ -19,7 +19,7 @@ class _SegmentIndexes(Protocol):
     """What `SegmentExtent` requires of `RecordIndexes`, a class that this module must not import."""
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
-        """Extend a segment's index towards slot `stop`, as far as a lookup has time for."""
+        """Extend a segment's index towards slot `stop` before a lookup; see `RecordIndexes.prepare`."""
         ...
 
 

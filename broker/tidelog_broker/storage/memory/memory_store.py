@@ -22,7 +22,7 @@ from tidelog_broker.storage.segment.active_segment import check_group
 from tidelog_proto.batch.header import Buffer
 
 MEMORY: Final = "memory"
-"""The name of the engine."""
+"""The name of the memory engine."""
 
 
 class Bytes(Protocol):

@@ -63,7 +63,7 @@ JOURNAL_HEADER_BYTES: Final = 64
 ENTRY_HEADER_BYTES: Final = 40
 PAYLOAD_BYTES_MAX: Final = MIB
 RESERVE_BYTES: Final = MIB
-"""Space preallocated after the end."""
+"""Space that a journal keeps allocated after its end, for entries that must be written although the disk is full."""
 JOURNAL_BYTES_MAX: Final = 1024 * MIB
 """Largest size of a valid journal."""
 JOURNAL_REMEDY: Final = (
@@ -294,7 +294,7 @@ def _pack_mark(*, nonce: int, position: int) -> bytes:
 
 
 def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> tuple[File, int, int]:
-    """Write a journal beside `path`, sync it and rename it; return it open, its nonce and its end.
+    """Write a journal beside `path`, sync it and rename it; return the open file, its nonce and its end.
 
     Raises:
         OSError: nothing has changed.

@@ -262,7 +262,7 @@ class EpochCopies:
         self._note_detached()
 
     def demote(self, count: int) -> None:
-        """Remove the oldest epochs from the log, oldest first, so that a crash leaves no gap."""
+        """Turn the `count` oldest epochs of the log into partial copies, oldest first: so a crash leaves no gap."""
         for log in self._held.epochs[:count]:
             self._held.epochs = self._held.epochs[1:]
             self._rename_to_partial_copy(log)
@@ -314,7 +314,7 @@ class EpochCopies:
         return copy
 
     def _demote_newest(self) -> None:
-        """Remove the newest epoch from the log; its copy can be resumed."""
+        """Turn the newest epoch of the log into a partial copy, which can be resumed."""
         log = self._held.epochs[-1]
         self._held.epochs = self._held.epochs[:-1]
         self._rename_to_partial_copy(log)

@@ -204,8 +204,8 @@ class HeldEpochs:
     def make_directory(self) -> Callable[[], None]:
         """Create the partition's directory if it is missing; return a function that waits until it is durable.
 
-        The sync runs on another thread if there is one. Call the function before an epoch gets its name: a process
-        killed before that would leave a log that the next process takes for durable.
+        The sync runs on another thread if there is one. Call the function before an epoch gets its name: if this
+        process were killed before the sync, the next one would take the epoch's log for durable.
 
         Raises:
             DiskFullError: no space; the returned function raises it, too.

@@ -226,7 +226,7 @@ class MatchingReader:
 
 
 class _RecentMatches:
-    """The matching records of the batches in which the last searches found the newest one, which callers read next.
+    """The matching records of the batches with the newest matches of the last searches: callers read them next.
 
     An entry is valid while the batch at its offset has the same stored header, which has the CRC of the body and the
     running digest. Thread-safe.

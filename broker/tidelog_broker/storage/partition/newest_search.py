@@ -167,7 +167,7 @@ class NewestSearch:
         return self._compared(rows.once_or_repeated(), part, unkeyed)
 
     def _compared(self, found: _OnceOrRepeated, part: int, unkeyed: UnkeyedRanges) -> Newest | None:
-        """Add the newest records of the keys whose hashes repeat to those of the others."""
+        """Add the newest records of the keys whose hashes repeat to those of the others; None if too many repeat."""
         repeated = found.repeated
         if len(repeated) > REPEATS_MAX * (len(repeated) + len(found.once)):
             return None

@@ -93,7 +93,7 @@ def epoch_dir_name(epoch: int) -> str:
 
 
 def compacted_dir_name(epoch: int, decided: int) -> str:
-    """Return the name of the directory of an epoch's version that the decision at the end of `decided` compacted."""
+    """Return the name of the directory of a compacted version of an epoch that the end of epoch `decided` decided."""
     return f"{epoch_dir_name(epoch)}.c{decided:08d}"
 
 

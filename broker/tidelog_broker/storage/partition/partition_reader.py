@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class PartitionLogReader:
-    """Reads the log of a `PartitionLog`."""
+    """Reads a partition's log across its epochs, on any thread."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held

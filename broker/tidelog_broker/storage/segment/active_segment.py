@@ -47,7 +47,7 @@ _BATCH_FIELDS: Final = struct.Struct("<12xI36xI8xqQ8xQ24xI")
 
 
 class BatchFields(NamedTuple):
-    """The fields of a stamped batch that an append needs."""
+    """The header fields that an append needs of a stamped batch, that is, one with its offset, epoch and digest."""
 
     body_length: int
     last_offset_delta: int

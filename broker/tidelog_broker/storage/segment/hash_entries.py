@@ -34,7 +34,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES, SEGMENT_BYTES_MAX
 
 Entries = npt.NDArray[np.uint64]
-"""Sorted and unique."""
+"""Entries of an index of keys or tags, sorted and unique."""
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -53,7 +53,7 @@ class BatchEntries(NamedTuple):
 
     Attributes:
         entries: the entries of all batches that are not open.
-        open_slots: the slots of the open batches, which every lookup returns; ascending.
+        open_slots: the slots of the open batches, which have no entries, so that every lookup returns them; ascending.
     """
 
     entries: Entries

@@ -133,7 +133,7 @@ class HashFile:
 
     @classmethod
     def load(cls, file: File, column: TextColumn, *, nonce: int, slots: int, end: SegmentEnd) -> HashFile:
-        """Read header and directory; the index takes over the file.
+        """Read header and directory; the returned object closes the file.
 
         Args:
             file: the index file that has the name of the segment.

@@ -22,7 +22,7 @@ from tidelog_proto.limits import HEADER_BYTES, KIB
 from tidelog_proto.wire.frames import JOIN_BYTES_MAX
 
 MAPPED_BYTES_MIN: Final = 64 * KIB
-"""Smaller reads copy: that is cheaper than mapping, and the sender may join small parts, which reads them."""
+"""Smaller reads copy: that is cheaper than mapping, and the sender may join small parts, which touches their pages."""
 MAPPED_BATCH_BYTES_MIN: Final = 8 * KIB
 """Smallest average batch size for which a mapping pays, because each header is read separately."""
 AHEAD: Final = 2

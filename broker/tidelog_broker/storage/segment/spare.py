@@ -26,7 +26,7 @@ from tidelog_proto.limits import MIB
 
 SPARE_NAME: Final = "next" + NEW_SUFFIX
 SPARES_BYTES_MAX: Final = 1024 * MIB
-"""Bound for all logs of a node together: four segments of the default size."""
+"""Bound on the size of the spare files of all logs of a node together: four segments of the default size."""
 
 
 class SpareBudget:
