@@ -104,7 +104,9 @@ def parse_record_filter(message: pb.RecordFilter) -> RecordFilter | None:
     key = message.key if message.HasField("key") else None
     tag = message.tag if message.HasField("tag") else None
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a tag must have at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}"
+        )
     return RecordFilter(key, tag) if (key, tag) != (None, None) else None
 
 
