@@ -111,7 +111,7 @@ class Access:
             raise state.not_owner()
 
     def owner_confirmed(self, number: int) -> None:
-        """Resume waiters: a quorum knows of no later epoch than this node's; see `driver.Listener`."""
+        """Resume waiters: a quorum knows of no later epoch than this node's; see `driver_ports.Listener`."""
         for attempt, waiter in self._confirmations.items():
             if attempt <= number and not waiter.done():
                 waiter.set_result(None)

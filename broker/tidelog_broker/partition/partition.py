@@ -9,7 +9,7 @@ pipeline       handles publishes until they are committed
 changes        notifies readers and waiters
 retention      deletes old records
 compaction     compacts sealed epochs
-deduplication  drops records with known content
+deduplication  drops records that the partition already has
 snapshots      writes producer state beside the log
 """
 

@@ -1,8 +1,8 @@
 """Reads of a partition, on its owner and on other replicas: up to the known high watermark.
 
-A reader beyond it waits. Before an offset is refused as beyond the end, `Access.ensure_given_out` asks a quorum,
-because another node may have committed it. Records below this copy's start are on another replica, or deleted by
-retention everywhere.
+A reader beyond the watermark waits. Before an offset is refused as beyond the end, `Access.ensure_given_out` asks a
+quorum, because another node may have committed records there. Records below this copy's start are on another replica,
+or retention has deleted them everywhere.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the replicas write at the same time. Writes form one queue: each begins when the
 once. Journal entries of all partitions are merged by `Chains`.
 
 A write that needs no sync, is small and fits the allocated space runs on the event loop itself while that is fast (see
-`inline_writes`); everything else runs on the partition's I/O worker.
+`log_writer.InlineWrites`); everything else runs on the partition's I/O worker.
 """
 
 from __future__ import annotations
