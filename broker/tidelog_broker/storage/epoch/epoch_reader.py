@@ -242,8 +242,8 @@ class EpochReader(EpochReading):
         start_offset = first.base_offset
         return ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"partition {first.partition}: offset {offset} is out of range; offsets {start_offset} to {end_offset} can "
-            f"be read in epoch {first.epoch}",
+            f"partition {first.partition} of topic id {first.topic_id.hex()}: offset {offset} is out of range; offsets "
+            f"{start_offset} to {end_offset} can be read in epoch {first.epoch}",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )

@@ -138,10 +138,11 @@ class MemoryReader(EpochReading):
             return blocks[max(0, bisect_right(blocks, offset, key=lambda block: block.base_offset) - 1) :]
         if damage is not None and offset > end_offset:
             raise DamagedError.at(damage.path, damage.position, damage.reason)
+        start = self._contents.start
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"partition {self._contents.start.partition}: offset {offset} is out of range; offsets {start_offset} to "
-            f"{end_offset} can be read in epoch {self._contents.start.epoch}",
+            f"partition {start.partition} of topic id {start.topic_id.hex()}: offset {offset} is out of range; offsets "
+            f"{start_offset} to {end_offset} can be read in epoch {start.epoch}",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )
