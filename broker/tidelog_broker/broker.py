@@ -182,7 +182,7 @@ class Broker:
     def _open_disk(self, fs: FileSystem) -> Disk:
         """Return the file access that all logs share, according to the settings."""
         disk = self.threads.disk(fs, HashMemory(self.settings.indexes_bytes))
-        # Data to be encrypted is read by this process, where a fault of a mapping would stop it.
+        # With TLS this process reads the data in order to encrypt it, and an I/O error of a mapping would kill it.
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate() and not self.tls.is_on
         disk.memory_bytes = self.settings.memory_engine_bytes
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
@@ -234,8 +234,8 @@ class Broker:
     def _refuse_directory(self, why: str, is_final: bool) -> None:
         """Stop this node, because other nodes have proven that its data directory is an older copy.
 
-        Later starts are refused too. Unless `is_final`, the journal of incarnations refuses them only while the
-        directory is in doubt.
+        Later starts are refused too: with `is_final` by a mark in the directory; otherwise by the journal of
+        incarnations, until the incarnation that proves the directory old is withdrawn.
         """
         self.cluster.withdraw()
         if is_final and self.dir.admitted:
@@ -422,7 +422,7 @@ class Broker:
             raise ProtocolError(pb.UNSUPPORTED_VERSION, self._unsupported)
 
     async def found_offsets(self) -> None:
-        """Ensure that `__offsets` exists, with the copies of a cluster once the node belongs to one.
+        """Ensure that `__offsets` exists; in a cluster it gets `replication_factor_default` copies.
 
         An existing `__offsets` without a recorded partition count comes from a release in which it had one partition.
 
@@ -445,7 +445,7 @@ class Broker:
         await self.partitions.follow(record)
 
     def _sweep(self) -> None:
-        """Drop deleted topics at once, and remove their files in the background."""
+        """Stop the replicas of deleted topics and forget their positions now; remove their files in the background."""
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             self.replication.drop(record.topic_id)
@@ -498,7 +498,7 @@ class Broker:
     # --- callbacks between components ------------------------------------------------------------------
 
     def _local_route(self, key: PartitionKey) -> Route | None:
-        """Return the active epoch of a partition that is stored on this node."""
+        """Return the route of a partition that this node stores, from its active epoch; None if it stores no copy."""
         partition = self.partitions.find(key)
         if partition is not None:
             return partition.state.route
@@ -536,11 +536,11 @@ class Broker:
 
     @property
     def advertised_port(self) -> int:
-        """The port in metadata."""
+        """The native port that metadata reports to clients and other nodes."""
         return self.settings.advertise_port or self.port
 
     def info(self) -> pb.NodeInfo:
-        """Return this node's address for clients."""
+        """Return this node's entry in metadata: its id, address for clients, zone and incarnation."""
         return pb.NodeInfo(
             node_id=self.node_id,
             host=self.settings.advertised_host,
@@ -581,7 +581,9 @@ async def open_broker(
     fs: FileSystem | None = None,
     features: Collection[str] = FEATURES,
 ) -> Broker:
-    """Start the threads, open the journals, make the components and clear the trash; see `Broker` for the arguments.
+    """Start the threads, open the journals, make the components and remove the files of deleted partitions.
+
+    `Broker` describes the arguments.
 
     Raises:
         ProtocolError: a journal is damaged or cannot be read.

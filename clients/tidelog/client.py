@@ -75,7 +75,8 @@ class Client:
         quorum_timeout_s: time limit while nodes refuse a request for lack of a quorum; None: `request_timeout_s`.
         unreachable_timeout_s: time limit of requests and records while no node can be connected to, or the connected
             ones answer neither requests nor probes; None: no separate limit.
-        idle_poll_us: busy-poll for up to so many µs while answers to small requests arrive within that time; 0: never.
+        idle_poll_us: busy-poll for up to this many µs while answers to small requests arrive within that time; 0:
+            never.
         zone: zone of this program, as in the nodes' setting `zone`: consumers read from a replica in this zone. "":
             consumers read from partition owners.
         metrics: receives counts of published and consumed records, failures and reconnects; see `tidelog.metrics`.
@@ -316,7 +317,7 @@ class Client:
         return (await self.cluster_status(topics=False)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
-        """Start to move a node's replicas and ownership away; return the number of partitions that it stores.
+        """Start to move a node's replicas and ownership away; return the number of partitions that the node stores.
 
         With `draining=False`, end the draining and return 0.
 
@@ -341,7 +342,7 @@ class Client:
         return (await self._change_cluster(pb.ClusterChange(rebalance=True))).moves
 
     async def finalize_level(self) -> int:
-        """Raise the cluster's feature level permanently to the highest of the metadata owner's build; return the level.
+        """Raise the cluster's feature level permanently, to the highest level of the metadata owner's build; return it.
 
         Raises:
             InvalidRequestError: a node does not support that level.
@@ -451,13 +452,15 @@ class Client:
     async def commit(
         self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""
     ) -> dict[int, Committed]:
-        """Store a group's positions durably, in requests of up to 4,096, and return the positions that are stored now.
+        """Store a group's positions durably and return the positions that are stored now.
+
+        Up to 4,096 positions are sent in one request.
 
         Args:
             group: the group's name.
             topic: the topic's name.
-            positions: partition -> next offset to read. A position that is older than the stored one is ignored.
-            reset: store older positions as well.
+            positions: partition -> next offset to read. A position that is lower than the stored one is ignored.
+            reset: store lower positions as well.
             note: stored with the positions, at most 4,096 bytes.
 
         Raises:
@@ -482,12 +485,14 @@ class Client:
             topic: the topic's name.
             name: makes the producer the only one of its name in this topic: when it begins, older producers of the same
                 name are fenced and fail with `ProducerFencedError`. A `Work` makes a repeated run idempotent.
-            acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
-                `StoredOnQuorumError` if that is unknown because the partition has moved.
+            acks: which replicas must have stored a record before it is acknowledged. "quorum": the ack quorum; "1": the
+                owner, and the record is lost if the owner is; "all": every replica, or `StoredOnQuorumError` is raised
+                if that is unknown because the partition has moved.
             compression: how whole batches are compressed: "gzip", "snappy", "lz4", "zstd" or None.
             buffer_bytes: maximum size of unacknowledged records; when it is reached, calls wait, and `put` raises
                 BufferFullError.
-            batch_bytes: maximum size of a batch, uncompressed, while others are in flight.
+            batch_bytes: maximum size of a batch, uncompressed; a larger record is a batch of its own. While a batch of
+                a partition is in flight, the partition's next batch is sent only when it is full.
             delivery_timeout_s: time limit of a record, including retries.
             request_timeout_s: time limit of one attempt at a node; by default the client's.
             partitioner: selects the partition of a record without a given one. By default, and as "murmur3": by a hash
@@ -531,12 +536,13 @@ class Client:
             prefetch_bytes: maximum bytes of received and undelivered batches of all partitions; exceeded by at most one
                 batch per node.
             prefetch_records: maximum number of received and undelivered records.
-            admit: called with the bytes of arriving batches; if it returns False they are dropped, and reading ends
-                with OverloadedError after the batches received before. For sharing memory among many consumers.
-            dropped: called with the bytes of received batches that are discarded undelivered after a revocation, a seek
-                or a pause.
-            key: only records with this key; with `tag`, with both.
-            tag: only records with this tag.
+            admit: called with the number of bytes of arriving batches; if it returns False, the batches are dropped,
+                and reading ends with OverloadedError after the batches received before. For sharing memory among many
+                consumers.
+            dropped: called with the number of bytes of received batches that are discarded undelivered after a
+                revocation, a seek or a pause.
+            key: read only records with this key; if `tag` is given, too, records must have both.
+            tag: read only records with this tag.
             value_deserializer: "json", "utf-8" or a function of bytes that returns the record's value; None stays None.
             key_deserializer: deserializes keys in the same way.
             on_undecodable: action for a record that does not decode: "error": raise RecordError; "skip": skip and

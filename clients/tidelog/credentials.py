@@ -211,6 +211,7 @@ def _checked(token: str) -> str:
     """
     if not token or not token.isascii() or len(token) > TOKEN_BYTES_MAX:
         raise InvalidRequestError(
-            f"a token must be 1 to {TOKEN_BYTES_MAX} bytes of ASCII text, got {len(token)} characters"
+            f"the authentication token must be 1 to {TOKEN_BYTES_MAX} bytes of ASCII text, got {len(token)} characters"
+            + ("" if token.isascii() else ", some of which are not ASCII")
         )
     return token

@@ -57,7 +57,7 @@ class TidelogError(Exception):
         code: a number of `pb.ErrorCode`; 0 for errors that only a client raises.
         retriable: the same request may succeed later or at another node.
         definite: nothing was written; False when the outcome is unknown.
-        retry_after_ms: the node's hint for the next attempt, 0 for none.
+        retry_after_ms: time that the node requests before the next attempt; 0 if it requests none.
         done: for a request about several partitions, the results of the partitions that succeeded, by partition.
         node: the node that returned the error, HOST:PORT; "" if the client raised the error itself.
     """
@@ -122,7 +122,7 @@ class SerializationError(UsageError):
 
 
 class BufferFullError(TidelogError):
-    """The producer's buffer is full, and the record was not accepted: `await producer.ready()` waits for room.
+    """The producer's buffer is full, and the record was not accepted: `await producer.ready()` waits for free memory.
 
     Also raised by `Consumer.commit_soon` when too many commits are pending: `await consumer.commit()` waits for them.
     """
@@ -303,7 +303,7 @@ class SequenceError(TidelogError):
 
 
 class SequenceGapError(SequenceError):
-    """A batch before this one is missing."""
+    """The node does not have the producer's previous batch in this partition, so it has not stored this one."""
 
 
 class ProducerFencedError(SequenceError):
@@ -321,14 +321,17 @@ class UnknownProducerError(SequenceError):
 class DuplicateOutOfWindowError(SequenceError):
     """An earlier attempt has stored a batch with this sequence number, but the node no longer knows its offsets.
 
-    If two producers share an id, the stored batch may be the other producer's; `definite` is False.
+    If two producers share an id, the stored batch may be the other producer's, so `definite` is False.
     """
 
     default_code = pb.DUPLICATE_OUT_OF_WINDOW
 
 
 class ProducerIdSharedError(SequenceError):
-    """A producer with the same id, as in a cloned machine, used the sequence numbers; these records are not stored."""
+    """These records are not stored, because another producer with the same id has used their sequence numbers.
+
+    Two producers have the same id if a machine with a running producer was cloned.
+    """
 
     default_code = pb.PRODUCER_ID_SHARED
 
@@ -353,7 +356,7 @@ class EpochChangingError(NodeBusyError):
 
 
 class OverloadedError(NodeBusyError):
-    """A bounded queue or a memory budget is full, of the node, or of the consumer's argument `admit`."""
+    """A bounded queue or a memory budget of the node is full, or the consumer's argument `admit` refused a batch."""
 
 
 class ShuttingDownError(NodeBusyError):

@@ -48,7 +48,7 @@ def projection_message(
         raise InvalidRequestError(f"unknown columns {', '.join(map(repr, unknown))}; known are: {', '.join(_FLAGS)}")
     for name, bound_us in (("since_us", since_us), ("until_us", until_us)):
         if bound_us is not None and (reason := wrong_unit(bound_us, "microseconds")):
-            raise InvalidRequestError(f"{name}: {reason}; or omit {name}, which only leaves out batches")
+            raise InvalidRequestError(f"{name}: {reason}; or omit {name} to get batches of all times")
     message = pb.Projection(columns=COLUMN_FLAGS if columns is None else sum({_FLAGS[name] for name in columns}))
     if since_us is not None:
         message.from_us = since_us

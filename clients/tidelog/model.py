@@ -30,14 +30,14 @@ class TopicPartition(NamedTuple):
 NOT_STORED: Final = -1
 """Offset of a record that was dropped as a duplicate."""
 NOT_KNOWN: Final = -2
-"""Offset of a record that may have been dropped: some records of its batch were, but which ones is unknown."""
+"""Offset of a record of a batch from which some records were dropped as duplicates, if it is unknown which ones."""
 
 
 class Receipt(NamedTuple):
     """The position of an acknowledged record. `timestamp_us` is the node's append time, µs since 1970.
 
     In a topic that drops duplicates (`deduplicate_s`, `deduplicate_records`) the offset of a dropped record is -1.
-    After a lost answer it may no longer be known which records of a batch were dropped: -2.
+    If an answer was lost, the node may no longer know which records of a batch were dropped; their offset is then -2.
     """
 
     partition: int
@@ -46,7 +46,7 @@ class Receipt(NamedTuple):
 
     @property
     def duplicates(self) -> int:
-        """1 if the record was dropped, otherwise 0."""
+        """1 if the record was dropped as a duplicate; 0 if it was stored or if that is unknown (offset -2)."""
         return int(self.offset == NOT_STORED)
 
 
@@ -54,11 +54,13 @@ class Receipt(NamedTuple):
 class Replica:
     """One replica of a partition, as its owner sees it: durable end, lag in records, and latency.
 
-    `streaming` is False while it catches up from the log. `latency_us` is smoothed, from sending to acknowledgement.
-    `missing_records` are those of `missing_epochs` earlier epochs that it still has to fetch: a new replica receives
-    current records immediately and the history later. `copy_fault` is any other fault that it reports: "short" (its
-    machine went down before everything was synced), "damaged" (damage was truncated from its end), "limbo" (it does not
-    take part), "failed" (a disk error); "" for none.
+    `streaming` is False while the replica catches up from the log. `latency_us` is the average time from sending a
+    batch to the replica's acknowledgement. `missing_epochs` is the number of epochs whose records the replica still has
+    to fetch: sealed ones, and the open one while the copy has a fault; `missing_records` counts the records of the
+    sealed ones. A new replica receives current records immediately and older epochs later. `copy_fault` is another
+    fault that the replica reports: "short" (its machine crashed before all data was synced), "damaged" (damaged data
+    was truncated from its end), "limbo" (it does not take part in replication), "failed" (a disk error); "" if none is
+    known.
     """
 
     node_id: str
@@ -76,11 +78,12 @@ class NextDeletion:
     """The next deletion by retention in a partition: its oldest segment, all records before offset `below`.
 
     Attributes:
-        below: end offset of the segment.
-        size_bytes: of the segment.
-        at_us: when the segment's newest record exceeds the retention time, µs since 1970; None without a time limit.
-        bytes_more: bytes that the partition can still store before the size limit deletes the segment; None without a
-            size limit.
+        below: the records below this offset are deleted: the end offset of the segment.
+        size_bytes: size of the segment.
+        at_us: when the last of the segment's records exceeds the retention time, µs since 1970; None if the topic has
+            no retention time.
+        bytes_more: bytes that the partition can still store before the size limit deletes the segment; None if the
+            topic has no size limit.
     """
 
     below: int
@@ -93,10 +96,11 @@ class NextDeletion:
 class Partition:
     """One partition of a topic. Sizes are in bytes; offsets and sizes are 0 if only routing was requested.
 
-    `replicas` are set in the cluster status and in the description of a topic, while the owner answers. The description
-    of a topic also has the append times of the oldest and newest record, µs since 1970, 0 without records; the next
-    deletion by retention, None for none; and the size of the part of the log that is not in the topic's indexes, which
-    lookups scan.
+    `replicas` are set in the cluster status and in the description of a topic, if the owner answers. The description of
+    a topic also has: `oldest_append_us` and `newest_append_us`, the append times of the first and the last record, µs
+    since 1970, 0 if there are no records or the time is unknown; `next_deletion`, the next deletion by retention, None
+    if nothing will be deleted; and `unindexed_bytes`, the size of the part of the log that is not in the topic's
+    indexes, so that lookups have to scan it.
     """
 
     partition: int
@@ -121,7 +125,8 @@ class Topic:
     Records are deleted when they are older than `retention_ms` or the partition is larger than `retention_bytes`; 0 for
     no limit. `cleanup` selects deletion, compaction to the newest record of each key, or both. While `hold` is set
     nothing is deleted. A record is dropped if one of the last `deduplicate_records` records appended in the last
-    `deduplicate_s` has the same content; a value of 0 for one of the two is ignored.
+    `deduplicate_s` seconds has the same content. If one of the two is 0, only the other one counts; if both are 0, no
+    record is dropped.
     """
 
     name: str
@@ -160,25 +165,28 @@ class TopicSettings(TypedDict, total=False):
     The page Configuration lists the ranges and defaults.
 
     Attributes:
-        flush: "always": a record is on disk before it is acknowledged; "interval": every `flush_interval_ms`; "never":
-            when the operating system writes it.
+        flush: when records are written to disk. "always": before they are acknowledged; "interval": every
+            `flush_interval_ms`; "never": when the operating system writes them.
         flush_interval_ms: time between two flushes, for "interval".
-        retention_bytes: size that each partition keeps; the oldest segments beyond it are deleted. 0: no limit.
+        retention_bytes: maximum size of each partition; beyond it, the segments with the lowest offsets are deleted. 0:
+            no limit.
         segment_bytes: size of a segment file.
-        replication_factor: copies of each partition.
+        replication_factor: number of replicas of each partition.
         retention_ms: how long records are kept; a segment is deleted when all of its records are older. 0: for ever.
         cleanup: "delete" old segments by `retention_ms` and `retention_bytes`, "compact" to the newest record of each
             key, or "compact,delete" for both.
         compaction_lag_ms: records younger than this are not compacted.
-        tombstone_retention_ms: how long a tombstone is kept after the first compaction that has read it.
-        dirty_percent: compaction begins when this percentage of the log is not compacted, 1 to 100.
+        tombstone_retention_ms: how long a tombstone is kept after the first compaction that included it.
+        dirty_percent: compaction begins when this percentage of the log, 1 to 100, was written since the last
+            compaction.
         index_key: keep an index of keys.
         index_tag: keep an index of tags.
         hold: delete and compact nothing, whatever the other settings are.
         engine: storage of the next epoch of each partition: "segment" for files, "memory", or the name of an engine
             that is installed on the nodes.
-        deduplicate_s: drop a record if one of the same content was appended within so many seconds; 0: at any time.
-        deduplicate_records: drop a record if one of so many records before it has the same content; 0: as many as the
+        deduplicate_s: drop a record if one of the same content was appended within this many seconds before it; 0: at
+            any time before it.
+        deduplicate_records: drop a record if one of this many records before it has the same content; 0: as many as the
             node keeps. With both settings, a record is dropped if both conditions hold; with neither, no record is
             dropped.
     """
@@ -210,11 +218,12 @@ class TopicFigures:
         partitions: number of partitions.
         records: high watermarks minus log start offsets of open partitions; an upper bound, as compaction leaves gaps.
         end_offsets: sum of the high watermarks of open partitions.
-        size_bytes: of one replica of each partition.
+        size_bytes: total size of one replica of each open partition.
         idle: partitions that no request has opened since their owner started; their offsets and sizes are unknown and
             not in the sums.
         unavailable: partitions that accept no records now: without a quorum, an owner, or a working disk.
-        under_replicated: partitions with an incomplete copy, a copy on a node that is not alive, or too few copies.
+        under_replicated: partitions with an incomplete replica, a replica on a node that is not alive, or fewer
+            replicas than the replication factor (or than nodes, if the cluster has fewer nodes).
     """
 
     topic_id: bytes
@@ -232,7 +241,8 @@ class Offset:
     """A result of `list_offsets`.
 
     Attributes:
-        offset: earliest, latest, or the first record with at least the timestamp (otherwise the high watermark).
+        offset: the requested offset: the log start, the high watermark, or that of the first record with the timestamp
+            or a later one (the high watermark if no record has it).
         found: for a lookup by time, whether such a record exists; True for earliest and latest.
         timestamp_us: for a lookup by time, that record's timestamp; otherwise 0.
         log_start_offset: the first readable offset.
@@ -250,8 +260,8 @@ class Offset:
 class Committed:
     """A group's position in one partition: `next_offset` is the next record to read.
 
-    `epoch` is that of the record before it; None if the committing client had not read that record or did not report
-    it.
+    `epoch` is the epoch of the record before the position; None if the position was set by a reset, or if the
+    committing client had not read that record or is of a release that does not report epochs.
     """
 
     topic: str
@@ -329,7 +339,7 @@ class ConsumedBatch:
 
 
 class RecordColumns(NamedTuple):
-    """Columns of records as iterables of equal length, or infinite ones where all records have the same value."""
+    """Columns of records as iterables of equal length; a column whose value is the same in all records is infinite."""
 
     timestamps_us: Iterable[int]
     keys: Iterable[Any]
@@ -339,7 +349,7 @@ class RecordColumns(NamedTuple):
 
 
 def record_columns(batch: RecordBatch) -> RecordColumns:
-    """Return a batch's columns; values are a new list.
+    """Return the columns of a batch. `values` is a new list, which the caller may empty to end iterators over it.
 
     Raises:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -355,8 +365,9 @@ def record_columns(batch: RecordBatch) -> RecordColumns:
 
 
 def records_from(topic: str, partition: int, offsets: Iterator[int], columns: RecordColumns) -> Iterator[Record]:
-    """Return the records of columns, built by one C loop. Each record advances `offsets` by one."""
+    """Return an iterator over the records of columns. Each record that is taken advances `offsets` by one."""
     rows = zip(repeat(topic), repeat(partition), offsets, *columns, strict=False)
+    # `tuple.__new__` in a `map` creates a record without a Python call for each.
     return cast("Iterator[Record]", map(tuple.__new__, repeat(Record), rows))
 
 
@@ -364,12 +375,13 @@ def records_from(topic: str, partition: int, offsets: Iterator[int], columns: Re
 class Node:
     """A node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
 
-    `state` is what the node reports: running, disk_full (it refuses publishes), stopping or failed; "no answer" if it
-    does not. `membership` is the state that the other nodes have detected: alive, suspect, dead, left or unknown;
-    "" in a single-node cluster. A `draining` node gets no new replicas and gives its own away. `no_quorum` counts its
-    partitions with too few replicas to be written. `certificate_ends_us` and `ca_ends_us` are when its certificate and
-    its trusted CA expire, µs since 1970; None without TLS. `level` is the highest feature level that its build
-    supports; None if the answering node does not support levels.
+    `state` is what the node reports: running, disk_full (it refuses publishes), stopping or failed; "no answer" if the
+    node does not answer. `membership` is the state that the other nodes have detected: alive, suspect, dead, left or
+    unknown; "" in a single-node cluster. A `draining` node gets no new replicas, and its replicas are moved to other
+    nodes. `no_quorum` is the number of its partitions that accept no records, because too few of their replicas are
+    available. `certificate_ends_us` and `ca_ends_us` are when its certificate and its trusted CA expire, µs since 1970;
+    None without TLS. `level` is the highest feature level that its build supports; None if the answering node does not
+    support levels.
     """
 
     node_id: str
@@ -421,11 +433,11 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The result of a compaction pass in one partition.
+    """The result of the compaction of one partition.
 
     Attributes:
         below: records below this offset have been compacted.
-        size_bytes: size of the owner's log now.
+        size_bytes: size of the owner's log after the compaction.
     """
 
     below: int
@@ -461,7 +473,7 @@ GroupState = Literal["empty", "stable", "moving"]
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberInfo:
-    """A member of a group, with the partitions that it reads and its target assignment."""
+    """A member of a group: `reads` are the partitions that it reads, `is_to_read` those of its target assignment."""
 
     member_id: str
     instance_id: str | None
@@ -475,8 +487,9 @@ class GroupMemberInfo:
 class GroupInfo:
     """A consumer group.
 
-    `members` is only set by `Groups.describe`. `last_commit_us` is None without a commit. `creator` is None if the
-    group was created before group quotas existed, or without authentication.
+    `members` is only set by `Groups.describe`. `last_commit_us` is the time of the last commit, µs since 1970; None if
+    the group has no positions. `creator` is None if the group was created before group quotas existed, or without
+    authentication.
     """
 
     name: str
@@ -493,9 +506,10 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A group's lag in one partition, in offsets; without a position, the lag counts from the log start.
+    """A group's lag in one partition, in offsets.
 
-    `epoch` is as in `Committed`.
+    If the group has no position in the partition, `next_offset` is None and the lag counts from the log start. `epoch`
+    is as in `Committed`.
     """
 
     topic: str

@@ -21,7 +21,7 @@ _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class _Published(NamedTuple):
-    """The metrics of publishing: as families, or as the series of one topic."""
+    """The metrics of publishing: the metric families with all topics, or the series of one topic."""
 
     sent_records: Counter
     sent_bytes: Counter
@@ -34,7 +34,7 @@ class _Published(NamedTuple):
 
 
 class _Consumed(NamedTuple):
-    """The metrics of consuming: as families, or as the series of one topic."""
+    """The metrics of consuming: the metric families with all topics, or the series of one topic."""
 
     records: Counter
     size_bytes: Counter
@@ -92,7 +92,7 @@ class PrometheusMetrics:
             )
             self._throttled = Counter(
                 "tidelog_client_throttled_seconds",
-                "Seconds by which a node's quota delayed publishing",
+                "Seconds by which a node's quota delayed publishing, consuming or other requests",
                 ["node"],
                 registry=registry,
             )

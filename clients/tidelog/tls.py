@@ -36,13 +36,13 @@ class Tls:
     A node must present a certificate of a trusted CA, valid for the name or address that the client connects to.
 
     Attributes:
-        ca_file: PEM certificates of the trusted CAs; "": those of the system, or `ca_pem`.
-        cert_file: the client certificate; "": none.
-        key_file: its private key; "": the key is in `cert_file`.
+        ca_file: path of the PEM certificates of the trusted CAs; "": those of the system, or `ca_pem`.
+        cert_file: path of the client certificate (PEM); "": no client certificate, or `cert_pem`.
+        key_file: path of the client certificate's private key (PEM); "": the key is in `cert_file`.
         ca_pem: the CA certificates themselves, instead of a file.
         cert_pem: the client certificate and private key themselves, instead of files.
-        crl_file: certificate revocation lists (CRLs) in PEM, one for each CA; "": no revocation check. A node
-            is refused if its certificate is in a CRL, or if no valid CRL of its CA exists.
+        crl_file: path of the certificate revocation lists (CRLs) in PEM, one for each CA; "": no revocation check, or
+            `crl_pem`. A node is refused if its certificate is in a CRL, or if no valid CRL of its CA exists.
         crl_pem: the CRLs themselves, instead of a file.
     """
 
@@ -70,7 +70,7 @@ class Tls:
             raise InvalidRequestError("key_file needs cert_file, the certificate of the key; pass both")
 
     def files(self) -> TlsFiles:
-        """Return the settings as paths."""
+        """Return the settings with `~` expanded in the paths."""
         paths = (_path(self.cert_file), _path(self.key_file), _path(self.ca_file))
         return TlsFiles(*paths, self.ca_pem, self.cert_pem, _path(self.crl_file), self.crl_pem)
 
@@ -93,7 +93,7 @@ class Tls:
             raise InvalidRequestError(str(error)) from error
         for path, text in ((ca, ca_pem), (cert, cert_pem), (crl, crl_pem)):
             if path is not None and not text.strip():  # An empty text would count as not set.
-                raise InvalidRequestError(f"{path} is empty")
+                raise InvalidRequestError(f"TLS file {path} is empty; write the PEM data to it or unset the setting")
         return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 
 
@@ -105,7 +105,7 @@ def _path(text: str) -> Path | None:
     try:
         return Path(text).expanduser() if text else None
     except RuntimeError as error:
-        raise InvalidRequestError(f"invalid path {text!r}: {error}") from error
+        raise InvalidRequestError(f"invalid path {text!r} in the TLS settings: {error}") from error
 
 
 def tls_of(given: Tls | bool | None) -> Tls | None:

@@ -111,7 +111,10 @@ def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
 
 
 def own_meant(arguments: Sequence[str]) -> list[str]:
-    """Return the command in `arguments` if this package has it, none for a part's; else all, for help and hints."""
+    """Return the command in `arguments` if it is one of `OWN_COMMANDS`, and none if a part has it; otherwise all.
+
+    The help and the hints about an unknown command list all of them.
+    """
     command = next(iter(_from_command(arguments)), None)
     if command in OWN_COMMANDS:
         return [command]

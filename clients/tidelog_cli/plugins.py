@@ -41,12 +41,12 @@ def installed_entries() -> list[EntryPoint]:
 
 
 def has_command(command: str | None) -> bool:
-    """Return whether a part of this package has a command."""
+    """Return whether one of `PARTS` has the command."""
     return any(command in dict(part.commands) for part in PARTS.values())
 
 
 def entries_with(command: str | None) -> list[EntryPoint]:
-    """Return this package's entry that has a command; all entries if none has it."""
+    """Return the installed entry point whose part (see `PARTS`) has the command; all entry points if none has it."""
     entries = installed_entries()
     having = {name for name, part in PARTS.items() if command in dict(part.commands)}
     return [entry for entry in entries if entry.name in having] or entries

@@ -15,11 +15,12 @@ from rich.table import Table
 from tidelog import Client, Topic
 
 LEVEL_TIMEOUT_S: Final = 30.0
+"""Maximum time in seconds that the demonstration waits until all replicas have all records."""
 _PERIOD_S: Final = 0.1
 
 
 async def level_topic(client: Client, name: str, *, copies: int) -> Topic:
-    """Return the topic as soon as all replicas are complete, or its state after `LEVEL_TIMEOUT_S`.
+    """Return the topic as soon as each partition has `copies` replicas with all records, or after `LEVEL_TIMEOUT_S`.
 
     Raises:
         TidelogError: the cluster cannot be reached.
@@ -48,7 +49,8 @@ def _is_level(topic: Topic, copies: int) -> bool:
 def shortages(topic: Topic, records: int, *, copies: int) -> list[str]:
     """Return a sentence for each deviation from `copies` replicas with all `records`; empty without deviations."""
     stored = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
-    problems = [] if stored == records else [f"the log holds {stored:,} records; {records:,} were published"]
+    difference = f"topic {topic.name!r} has {stored:,} records; {records:,} were published"
+    problems = [] if stored == records else [difference]
     for partition in topic.partitions:
         name = f"partition {partition.partition}"
         if len(partition.replicas) != copies:

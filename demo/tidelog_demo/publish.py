@@ -34,7 +34,7 @@ async def publish_over_rest(http_url: str, rows: Rows, advance: Advance) -> None
     """POST the rows in requests of `RECORDS_PER_REQUEST`, calling `advance` with the number of records of each.
 
     Raises:
-        PublishError: a status other than 200.
+        PublishError: the gateway answered with a status other than 200.
         httpx.HTTPError: the gateway cannot be reached.
     """
     records: list[dict[str, Any]] = [

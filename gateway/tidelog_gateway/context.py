@@ -51,12 +51,12 @@ class Gateway:
         feeds: shared reads of the caller's subscriptions.
         topic_ends: high watermarks of the topics of the caller's subscriptions.
         reads: shared reads of the caller's requests.
-        read_sizes: sizes of the caller's last reads.
+        read_sizes: estimates of the bytes that the caller's next reads need.
         sampler: samples the metrics that `/ui` shows; None if `ui` is off.
         peers: the other workers; None if this process is the whole gateway.
         turns: fair scheduling of the long work of all callers on the event loop.
         stopping: set when the process begins to stop, which ends all waits for records.
-        stop_until: deadline of the stop, of `time.monotonic`.
+        stop_until: deadline of the stop, on the clock of `time.monotonic`.
     """
 
     settings: GatewaySettings
@@ -98,7 +98,7 @@ class Gateway:
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
-    """Return the `Gateway` of the request's caller, or that of the application, which exists during its lifespan."""
+    """Return the `Gateway` of the request's caller; without an authenticated caller, that of the application."""
     gateway = connection.scope.get("state", {}).get("gateway") or connection.app.state.gateway
     assert isinstance(gateway, Gateway)
     return gateway

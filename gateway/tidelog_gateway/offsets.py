@@ -117,7 +117,10 @@ class CommittedView(BaseModel):
 
 
 def committed_view(item: Committed) -> dict[str, Any]:
-    """Return a committed offset as a view: written out, because lists of thousands are made at once."""
+    """Return the members of a `CommittedView`.
+
+    They are written out, because `view_maker` is slower, and a group may have offsets of thousands of partitions.
+    """
     return {
         "topic": item.topic,
         "partition": item.partition,
@@ -179,8 +182,8 @@ async def group_offsets(
 async def commit_offsets(gateway: GatewayDep, request: Request, group: GroupPath, body: CommitBody) -> Response:
     """Commit offsets, and return the offsets that are committed now in these partitions.
 
-    A returned offset is higher than the given one if a higher one was already committed. The commit is durable when it
-    is answered.
+    A returned offset is higher than the given one if a higher one was already committed. The answer is sent when the
+    commit is durable.
     """
     held = await commit_positions(gateway, group, body.offsets)
     return await list_response(gateway, request, {"group": group}, ("offsets", held), committed_view)

@@ -209,7 +209,7 @@ ERRORS_SHOWN_MAX: Final = 100
 
 
 def pointer(path: Sequence[str | int]) -> str:
-    """Return a JSON pointer (RFC 6901) to a place in the request's body."""
+    """Return a JSON pointer (RFC 6901) to a value in the request's body."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
@@ -221,7 +221,10 @@ def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> 
     """Return pydantic's faults of a JSON body, like `validation_errors`, in bounded time."""
     count = error.error_count()
     if count > ERRORS_LISTED_MAX:
-        detail = f"{count} faults in one body, record or message; at most {ERRORS_LISTED_MAX} are listed"
+        detail = (
+            f"one body, record or message has {count} faults, and they are listed only up to {ERRORS_LISTED_MAX}; "
+            "check its format"
+        )
         return [{"pointer": pointer(prefix), "detail": detail}]
     faults = error.errors(include_url=False, include_context=False)
     return validation_errors(faults, prefix=prefix)

@@ -8,4 +8,4 @@ ON_BEHALF: Final = "on_behalf"
 """The node evaluates `Envelope.on_behalf`. Older nodes would execute the request as the connection's principal."""
 
 KEYED_REQUESTS: Final = "keyed_requests"
-"""The node supports requests with an idempotency key. Older nodes refuse their batches."""
+"""The node supports requests with an idempotency key. Older nodes refuse the batches of such requests."""

@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 
 class Unit(StrEnum):
-    """The unit of an integer."""
+    """The unit of an integer setting."""
 
     MILLISECONDS = "ms"
     SECONDS = "s"
@@ -122,7 +122,7 @@ class TopicSetting:
         """Refuse a stored value that is out of range or not a choice.
 
         Args:
-            maximum: in place of the table's.
+            maximum: used instead of the maximum in the table.
 
         Raises:
             ValueError: with the range or the choices.

@@ -94,7 +94,10 @@ def by_day(events: list[Event]) -> Iterator[list[Event]]:
 
 
 def expected(events: list[Event]) -> dict[Window, tuple[int, int]]:
-    """Return the valid range of departures in each window; the maximum includes those published too late."""
+    """Return the minimum and maximum valid number of departures in each window.
+
+    The minimum leaves out departures that were published too late, which Spark may drop; the maximum includes them.
+    """
     ranges: dict[Window, tuple[int, int]] = {}
     for event in events:
         if event.topic == DEPARTURES:

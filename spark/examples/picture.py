@@ -26,7 +26,7 @@ Delays = Mapping[str, Mapping[int, float]]
 
 
 def picture(delays: Delays, order: Sequence[str], days: tuple[int, int], title: str) -> str:
-    """Return the picture.
+    """Return the picture as the text of an SVG file.
 
     Args:
         order: carriers, most flights first.

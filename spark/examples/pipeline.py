@@ -45,7 +45,14 @@ CLOSING_DAYS: Final = 4
 
 @dataclass(slots=True)
 class TopicContents:
-    """Contents of the topics that the queries write to."""
+    """Contents of the topics that the queries write to.
+
+    Attributes:
+        windows: window -> number of results in the topic `delays`, which should be 1.
+        flights: window -> number of departures in its result.
+        delays: carrier -> day -> mean delay in minutes.
+        trips: flight's number -> number of records in the topic `caught-up`, which should be 1.
+    """
 
     windows: Counter[Window] = field(default_factory=Counter)
     flights: dict[Window, int] = field(default_factory=dict)
@@ -110,7 +117,7 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
                 publish(client, day)
                 time.sleep(PACE_S)
                 live_drawing.draw()
-            _wait_until(lambda: live_drawing.draw().windows, running, "no day was closed in time")
+            _wait_until(lambda: live_drawing.draw().windows, running, f"the queries closed no day within {START_S:g} s")
             print(f"killing the queries, {len(live_drawing.draw().windows)} days of carriers are closed", flush=True)
             running.kill()
         for day in days[len(days) // 2 :]:
@@ -119,7 +126,8 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
         publish(client, [Event(topic, -1, "--", closing, closing, 0) for topic in (DEPARTURES, ARRIVALS)])
         for left in reversed(range(STARTS_MAX)):
             with queries(node.bootstrap, directory, "--to-the-end") as running:
-                _wait_until(partial(_has_ended, running, live_drawing), None, "the queries did not end in time")
+                unread = f"the queries did not read all records within {END_S:g} s"
+                _wait_until(partial(_has_ended, running, live_drawing), None, unread)
                 if running.returncode == 0:
                     break
             if not left:
@@ -193,8 +201,8 @@ def _values(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
 def main() -> int:
     """Run the pipeline with the flights of January 2013."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--days", type=int, default=DAYS)
-    parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"))
+    parser.add_argument("--days", type=int, default=DAYS, help="number of days of flights to publish")
+    parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"), help="file for the picture (SVG)")
     arguments = parser.parse_args()
     from tidelog_demo.source import load_flights  # noqa: PLC0415 - the data set is a separate extra
 

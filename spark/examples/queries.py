@@ -76,8 +76,8 @@ def start(frame: DataFrame, bootstrap: str, topic: str, checkpoints: Path, *, to
 def main() -> None:
     """Run both queries."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--checkpoints", type=Path, required=True)
+    parser.add_argument("--bootstrap", required=True, help="addresses of nodes, separated by commas")
+    parser.add_argument("--checkpoints", type=Path, required=True, help="directory for the checkpoints of the queries")
     parser.add_argument("--to-the-end", action="store_true", help="read all current records, and exit")
     arguments = parser.parse_args()
     spark = local_spark("flights")

@@ -36,7 +36,7 @@ ACCESS_OPTION_NAMES: Final = (
     "crlFile",
 )
 ACCESS_FOREIGN: Final = {"servers": "bootstrap"}
-"""Option names of other sources, in lower case; those of Kafka have their own table."""
+"""Option of other sources, in lower case -> the option here; `from_kafka.py` has those of Kafka."""
 _CLIENT_ID: Final = "spark"
 SECRETS: Final = {"apikey": "apiKeyFile", "api_key": "apiKeyFile", "token": "tokenFile", "password": "passwordFile"}
 """Names of options that would contain a secret, in lower case, and the options for a file instead."""

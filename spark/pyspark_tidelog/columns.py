@@ -72,7 +72,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 "and cast it in the query."
             )
         if field.name in _MAY_BE_NULL and not field.nullable:
-            raise OptionError(f"column {field.name!r} cannot be NOT NULL: a record may lack it.")
+            raise OptionError(
+                f"column {field.name!r} cannot be NOT NULL, because records may lack it: declare it nullable."
+            )
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
     if len({field.name for field in fields}) != len(fields):
         raise OptionError("the schema has a duplicate column: name each column once.")

@@ -58,7 +58,7 @@ class Narrowed:
 
     @property
     def leaves_out_records(self) -> bool:
-        """Whether a node omits records inside a requested range."""
+        """Whether a node that applies these bounds omits records inside a requested range."""
         return (self.key, self.tag, self.since_us, self.until_us) != (None, None, None, None)
 
     def options(self, plain: FetchOptions) -> FetchOptions:

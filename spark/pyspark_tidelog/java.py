@@ -40,7 +40,7 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _VECTOR_FLAG: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE_FLAG: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _GONE_SINCE_VERSION: Final = 25
-"""First Java version without the package `sun.security.action`; it warns about the flag at each start."""
+"""First Java version without the package `sun.security.action`; Java then warns about the flag at each start."""
 
 _WRAPPER: Final = """\
 #!/bin/sh

@@ -174,7 +174,11 @@ def resolve_starts(
 
 
 def _refuse(losses: Sequence[str], options: ReadOptions, verb: str) -> None:
-    """Raise DataLossError for missing records, unless `failOnDataLoss` is off; `verb` names the use of the others."""
+    """Raise DataLossError for missing records, unless `failOnDataLoss` is off.
+
+    Args:
+        verb: the use of the remaining records if `failOnDataLoss` is off, for the message.
+    """
     if losses and options.fail_on_data_loss:
         raise DataLossError(
             " ".join(losses) + f" Set 'failOnDataLoss' to 'false' to {verb} the remaining records, or choose other "

@@ -71,7 +71,7 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise OptionError(f"option {name!r}: {text[:200]!r} is not JSON ({error}); give {example}.") from error
     if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"option {name!r}: {text[:200]!r} has no topic; give {example}.")
+        raise OptionError(f"option {name!r}: {text[:200]!r} is not a JSON object with a topic; give {example}.")
     return parsed
 
 
@@ -102,7 +102,7 @@ def count(options: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def duration_s(options: Mapping[str, str], name: str, default: float) -> float:
-    """Parse a duration such as "15m"; a number without a unit is milliseconds, as in Spark."""
+    """Parse a duration such as "15m", and return seconds; a number without a unit is milliseconds, as in Spark."""
     if name not in options:
         return default
     match = _DURATION.fullmatch(options[name])
@@ -112,7 +112,7 @@ def duration_s(options: Mapping[str, str], name: str, default: float) -> float:
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Parse true or false."""
+    """Parse true or false; return `default` if the option is not given."""
     text = options.get(name)
     if text is None:
         return default

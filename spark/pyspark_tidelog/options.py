@@ -447,5 +447,8 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
                 f"option 'columns': no column {name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}."
             )
     if not columns or len(set(columns)) != len(columns):
-        raise OptionError("option 'columns' must be one or more different columns, separated by commas.")
+        raise OptionError(
+            f"option 'columns' must be one or more different columns, separated by commas, got "
+            f"{options['columns'][:60]!r}."
+        )
     return columns

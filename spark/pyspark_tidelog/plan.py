@@ -34,7 +34,7 @@ EVERYTHING: Final = Narrowed()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of a load.
+    """The ranges of a batch read, fixed when Spark plans the query.
 
     Attributes:
         ranges: one for each Spark task; empty if there is nothing to read.

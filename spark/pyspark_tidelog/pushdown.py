@@ -1,4 +1,4 @@
-"""Whether Spark's filter push-down can be used, and the warning where it is switched on and cannot.
+"""Whether Spark's filter push-down can be used, and the warning if it is switched on in a Spark where it cannot.
 
 Spark 4.1 to 4.3 store the read that was planned with a scan's filters in an object that all scans of one `load()`
 share: the filters pushed last then apply to every scan. Neither the planning process nor a task can learn for which

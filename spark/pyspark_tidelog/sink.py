@@ -69,17 +69,17 @@ def refuse_overwriting(*, overwrite: bool) -> None:
     """Refuse to overwrite a topic.
 
     Raises:
-        OptionError: with `overwrite`.
+        OptionError: `overwrite` is set.
     """
     if overwrite:
         raise OptionError(
-            "rows can only be appended to a topic: use mode('append') for a frame, or outputMode('append') for a "
+            "rows can only be appended to a topic: use mode('append') for a DataFrame, or outputMode('append') for a "
             "stream; results in other output modes are written with foreachBatch."
         )
 
 
 class TidelogWriter(DataSourceArrowWriter):
-    """Writes a frame once. See the module."""
+    """Writes a DataFrame in a batch job, each row exactly once over all attempts of its task. See the module."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options

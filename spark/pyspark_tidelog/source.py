@@ -132,7 +132,7 @@ class TidelogReader(DataSourceReader):
         vars(self)["pushFilters"] = FilterTaker(self._tasks)
 
     def partitions(self) -> Sequence[RangePartition]:
-        """Return the current ranges of this load.
+        """Plan the read, and return the offset range of each task; later records are not read.
 
         Raises:
             OptionError, DataLossError, TidelogError: as `make_plan`.

@@ -203,7 +203,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _is_everything(limit: ReadLimit | None) -> bool:
-    """Return whether Spark asks for all records regardless of the options; unknown before 4.2."""
+    """Return whether Spark asks for all records regardless of the options; False before Spark 4.2 passed limits."""
     if limit is None:
         return False
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 - Spark 4.2

@@ -111,7 +111,7 @@ class Losses:
         """Report missing records.
 
         Raises:
-            DataLossError: with `fail`.
+            DataLossError: `fail` is set.
         """
         if self._fail:
             raise DataLossError(
@@ -126,7 +126,7 @@ def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, 
 
     Args:
         start: end of the last micro-batch.
-        losses: is called for records that no longer exist.
+        losses: reports records that no longer exist.
         most: maximum number of offsets over all partitions, though each partition with records gets at least one; None
             for no limit.
 
@@ -175,7 +175,7 @@ def with_new_partitions(
     Args:
         start: start of a micro-batch.
         look: returns the current bounds; called only if a partition is new.
-        losses: is called for records that no longer exist.
+        losses: reports records that no longer exist.
 
     Raises:
         DataLossError: as `losses`.

@@ -120,7 +120,7 @@ class RangeReader:
         def fetch(offset: int) -> Fetched:
             answer = fetched(offset, options)
             if answer.next_offset <= offset and narrowed.leaves_out_records:
-                # A node may not have the planned records yet, so they are lost only if they do not arrive.
+                # The node may not have the planned records yet: this request waits for them before they count as lost.
                 return fetched(offset, patient)
             return answer
 

@@ -21,10 +21,10 @@ def test_complete_copies_have_no_shortage() -> None:
 
 def test_missing_records_are_reported() -> None:
     assert shortages(topic(10, 10, 7), 10, copies=3) == ["partition 0 is missing 3 records on node3"]
-    assert shortages(topic(10, 10, 10), 11, copies=3) == ["the log holds 10 records; 11 were published"]
+    assert shortages(topic(10, 10, 10), 11, copies=3) == ["topic 'flights' has 10 records; 11 were published"]
     (problem,) = shortages(topic(10, 10), 10, copies=3)
     assert "2 replicas" in problem
-    assert shortages(Topic("flights", b""), 10, copies=3) == ["the log holds 0 records; 10 were published"]
+    assert shortages(Topic("flights", b""), 10, copies=3) == ["topic 'flights' has 0 records; 10 were published"]
 
 
 def test_the_table_lists_owner_and_copies() -> None:

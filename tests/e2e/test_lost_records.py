@@ -144,7 +144,7 @@ def test_table_is_refused_with_the_offsets_and_read_after_them(loss: Loss) -> No
 def test_producer_continues_and_one_with_a_name_ends(loss: Loss) -> None:
     assert loss.resume > LOST_FROM + 1, "a producer whose records are lost gets offsets after them"
     assert isinstance(loss.named_error, ProducerFencedError)
-    assert "no longer knows it" in str(loss.named_error)
+    assert "no longer has the producer's sequence numbers" in str(loss.named_error)
 
 
 # --- the command -----------------------------------------------------------------------------------------

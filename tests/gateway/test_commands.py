@@ -169,7 +169,7 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     assert second.returncode == 1
     assert re.fullmatch(
         r"tidelog gateway: cannot listen on 127\.0\.0\.1:\d+: Address already in use; "
-        r"stop the program that uses it, or choose another with --http-port\n",
+        r"stop the program that uses this port, or choose another port with --http-port\n",
         second.stderr,
     )
 

@@ -51,7 +51,7 @@ class BootstrapError(ValueError):
 
 
 class Founder(BaseModel):
-    """One node of the first cluster. Without `gossip_port` gossip uses the UDP port with the number of `port`."""
+    """A founder's entry in the bootstrap file. Without `gossip_port`, gossip uses the UDP port numbered like `port`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -137,7 +137,7 @@ class Bootstrap(BaseModel):
         )
 
     def records(self) -> list[pb.NodeRecord]:
-        """Return the founders' records of revision 0, which a registry holds before `__meta` has newer ones."""
+        """Return the founders' node records of revision 0, which are used until `__meta` has newer ones."""
         return [
             pb.NodeRecord(
                 node_id=node.node_id,
@@ -173,7 +173,7 @@ def load_bootstrap(path: Path) -> Bootstrap:
 
 
 def roles_named(names: Sequence[RoleName]) -> Role:
-    """Return roles by their names in settings and bootstrap files."""
+    """Return the placement flags of roles that settings and bootstrap files give by name."""
     roles = Role(0)
     for name in names:
         roles |= Role[name.upper()]
@@ -194,7 +194,8 @@ def open_directory(
     Args:
         bootstrap: the content of the file `settings.bootstrap`; None if that is not set.
         seeds_cluster_id: the cluster id that the seeds report; an existing directory contains it itself.
-        replaces: `--replace`: a new node for one that has lost its data, see `open_node_dir`.
+        replaces: whether a new node with the id of one that has lost its data is started (`--replace`), see
+            `open_node_dir`.
 
     Raises:
         BootstrapError: the node's id is set, and the bootstrap file does not list it.

@@ -1,6 +1,7 @@
 """The node's settings: the `[node]` table of the configuration file, or `TIDELOG_NODE_…` variables.
 
-Defaults suit a laptop. The limits of the node's memory are all here; their sum is the most that a node uses.
+Defaults suit a laptop. All limits of the memory for requests, batches, caches and indexes are here; the interpreter and
+the state of open partitions come on top.
 """
 
 from __future__ import annotations
@@ -205,8 +206,8 @@ class NodeSettings(BaseModel):
         ["ingestion", "persistence"],
         min_length=1,
         max_length=2,
-        description="persistence: the node stores copies. ingestion: it owns partitions, of those that it stores; "
-        "without persistence it only forwards requests. A node without a cluster needs both.",
+        description="persistence: the node stores copies. ingestion: the node may own partitions of which it stores a "
+        "copy; without persistence it only forwards requests. A node without a cluster needs both.",
     )
     weight: int = Field(
         WEIGHT_ORDINARY,
@@ -400,8 +401,8 @@ class NodeSettings(BaseModel):
     fill_bytes_per_s: int = Field(
         64 * MIB,
         ge=0,
-        description="The rate at which a node fetches history that its copies lack, all partitions together; 0: "
-        "unlimited. New records are never delayed by it.",
+        description="The maximum rate at which a node fetches history that its copies lack, all partitions together; "
+        "0: unlimited. New records are never delayed by it.",
     )
     compaction_bytes: int = Field(
         64 * MIB,
@@ -412,14 +413,14 @@ class NodeSettings(BaseModel):
     compaction_bytes_per_s: int | None = Field(
         None,
         ge=0,
-        description="An upper bound for the rate at which a compaction pass reads a log. Without it, or below it, a "
-        "pass is as fast as publishes and fetches allow: it rests while they are frequent or slow. 0: it never rests.",
+        description="The maximum rate at which a compaction pass reads a log. Below this rate, or if it is not set, a "
+        "pass pauses while publishes and fetches are frequent or slow. 0: no maximum and no pauses.",
     )
     scrub_bytes_per_s: int = Field(
         8 * MIB,
         ge=0,
-        description="The rate at which the node reads its logs again, to detect corruption while other nodes have the "
-        "data; 0: never.",
+        description="The maximum rate at which the node reads its logs again, to detect corruption while other nodes "
+        "have the data; 0: never.",
     )
     scrub_interval_s: int = Field(
         7 * 24 * 3600,
@@ -451,7 +452,7 @@ class NodeSettings(BaseModel):
     def _check_advertised_host(cls, value: str | None) -> str | None:
         if value is not None and _is_unspecified(value):
             raise ValueError(
-                "clients cannot connect to an unspecified address; set a name or an address of this machine"
+                f"clients cannot connect to {value}, the unspecified address; set a name or an address of this machine"
             )
         return value
 
@@ -520,7 +521,7 @@ class NodeSettings(BaseModel):
 
     @property
     def advertised_host(self) -> str:
-        """The host in metadata."""
+        """The host that metadata reports to clients and other nodes."""
         if self.advertise_host is not None:
             return self.advertise_host
         return "127.0.0.1" if _is_unspecified(self.host) else self.host

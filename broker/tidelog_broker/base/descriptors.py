@@ -13,19 +13,22 @@ from tidelog_proto.process.file_descriptors import connections_that_fit, raise_d
 log = logging.getLogger(__name__)
 
 RESERVE: Final = 160
-"""Reserved for journals, links to other nodes, the management port's 64 connections, short-lived files and refused
-connections that are accepted only to be refused."""
+"""File descriptors reserved for journals, links to other nodes, the management port's 64 connections, short-lived files
+and connections that are accepted only to be refused."""
 CLIENTS_MIN: Final = 16
 
 
 def clients_max(limit: int) -> int:
-    """Return how many client connections fit in a limit of file descriptors, in addition to the log files."""
+    """Return how many client connections fit in a limit of descriptors beside the log files; at least `CLIENTS_MIN`."""
     active = active_files_max(limit)
     cached = open_segments_max(limit) - active
     return max(CLIENTS_MIN, limit - active - FILES_PER_SEGMENT * max(0, cached) - RESERVE)
 
 
 def fitted(settings: NodeSettings) -> NodeSettings:
-    """Raise the limit of open files; reduce `connections_max` to what fits, with a warning."""
+    """Raise the process's limit of open files, and return the settings with a `connections_max` that fits in it.
+
+    Logs a warning if it reduces `connections_max`.
+    """
     fitting = connections_that_fit(settings.connections_max, clients_max(raise_descriptor_limit()), log)
     return settings.model_copy(update={"connections_max": fitting})

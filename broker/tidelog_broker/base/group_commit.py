@@ -1,7 +1,7 @@
 """Group commit: synced appends of many partitions to one journal, with as few syncs as possible.
 
-Entries that are submitted in one turn of the event loop share an append, as do all entries that are submitted while an
-append is in progress. So a takeover of a thousand partitions costs a few syncs. Entries keep their order.
+Entries that are submitted in one iteration of the event loop share an append, as do all entries that are submitted
+while an append is in progress. So a takeover of a thousand partitions costs a few syncs. Entries keep their order.
 
 An append that finds the disk full has changed nothing and is retried; a journal that has failed is never used again.
 After `MARK_AFTER_S` without appends, the journal records the position up to which it is synced.
@@ -32,7 +32,8 @@ class GroupCommit(Generic[EntryT]):
         append: makes entries durable; runs on the I/O worker of `key`.
         mark: records the synced position in the journal; called on the same worker, `MARK_AFTER_S` after an append if
             no other one follows.
-        key: selects the worker.
+        offload: the I/O workers on which `append` and `mark` run.
+        key: selects the worker of `offload`.
         failed: called with the error of a failed write or sync, after which the journal is not used.
         full: called each time an append has found no disk space or no file descriptor.
     """
@@ -73,7 +74,7 @@ class GroupCommit(Generic[EntryT]):
             self._handle = self._loop.call_soon(self._begin)
 
     async def close(self) -> None:
-        """Accept no more entries, and wait for the append in progress."""
+        """Discard the entries that wait, accept no further ones, and wait for the append in progress."""
         self._closed = True
         self._waiting.clear()
         self._cancel_mark()
@@ -93,7 +94,7 @@ class GroupCommit(Generic[EntryT]):
     def _ended(self, error: BaseException | None) -> None:
         if isinstance(error, DiskFullError) and not self._closed:
             log.warning(
-                "cannot append to a journal, retrying every %g s; free disk space, or follow the message: %s",
+                "cannot append to a journal, retrying every %g s: %s",
                 FULL_RETRY_S,
                 error.message,
             )

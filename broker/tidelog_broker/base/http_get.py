@@ -28,7 +28,10 @@ def checked_url(text: str) -> SplitResult:
     """
     url = urlsplit(text)
     if url.scheme not in {"https", "http"} or not url.hostname or not text.isascii() or not text.isprintable():
-        raise ValueError(f"a URL must begin with https:// and name a host, got {text[:200]!r}")
+        raise ValueError(
+            "a URL must begin with https:// (or http://, for this machine only), name a host and contain only "
+            f"printable ASCII characters, got {text[:200]!r}"
+        )
     if url.username is not None or url.password is not None or url.fragment or " " in text:
         raise ValueError("a URL must not contain a user name, a password, a fragment or spaces")
     if url.scheme == "http" and not _is_this_machine(url.hostname):

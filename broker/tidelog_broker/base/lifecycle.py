@@ -27,7 +27,7 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
 starting  recovers local data and joins the cluster; a node that is stopped meanwhile stays in this state
 running   serves
 stopping  stops as requested; only a complete stop marks the directory as closed cleanly
-failed    must stop: its disk failed, or its id belongs to another node
+failed    must stop, for example because its disk failed or its id belongs to another node
 """
 
 
@@ -81,7 +81,11 @@ class Lifecycle:
         self.ask_to_stop()
 
     def storage_failed(self, name: str, error: BaseException) -> None:
-        """Stop the node after a failed write or sync, which is never retried."""
+        """Stop the node after a failed write or sync, which is never retried.
+
+        Args:
+            name: the partition or journal that could not be written.
+        """
         log.critical("storage failed at %s, the node is stopping: %s", name, error)
         self._fail()
         self.exit_code = os.EX_IOERR

@@ -4,7 +4,8 @@
 without its quorum is ready, because it still serves committed records; the answer counts the partitions that cannot be
 written. A node with a full disk is not ready, so that monitoring notices it. Orchestrators request the first two
 without credentials, so they are open; names of topics and callers are only shown to requests that `MetricsGuard`
-accepts. If it accepts all requests, those of a web page with a rebound host name are refused (`HostNames`).
+accepts. If `MetricsGuard` accepts all requests, such names are still withheld from requests for a host name that is not
+the node's, which a web page could send by DNS rebinding (`HostNames`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Health:
         self.state: State = "starting"
         """Changed only by `base.lifecycle`."""
         self.disk_full = False
-        """Whether there is no space to append."""
+        """Whether appends fail because the disk is full."""
         self.no_quorum: Sequence[str] = ()
         """Local partitions without enough reachable replicas for a quorum."""
 
@@ -96,7 +97,7 @@ class Answers:
     Args:
         guard: decides whether a request may see names of topics and callers.
         names: the host names of the port: requests for other hosts get no names of topics and callers. None with TLS,
-            which checks the host name.
+            because then browsers compare the host name with the certificate.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Answers:
         return MetricsRefusal(
             "421 Misdirected Request",
             f"{strange[:_SHOWN_CHARS]!r} is not a name of this node (DNS rebinding protection); use "
-            "its address or advertise_host, or set management_token_file",
+            "the node's address or advertise_host, or set management_token_file",
         )
 
     def _page(self, request: _ParsedRequest) -> bytes:
@@ -173,7 +174,8 @@ def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
     """Return an error answer.
 
     Args:
-        status: in HTTP's form, `404 Not Found`.
+        status: the HTTP status code and reason phrase, like `404 Not Found`.
+        why: the `status` in the JSON body.
     """
     return _json(status, {"status": why}, *headers)
 

@@ -143,7 +143,7 @@ class NodeMetrics:
 
 
 class _DroppedWrites(Collector):
-    """The count of dropped log writes, one for the process, whose brokers share the standard streams."""
+    """Exports the number of dropped log writes of the process; all brokers of a process share its standard streams."""
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the current count."""
@@ -152,7 +152,10 @@ class _DroppedWrites(Collector):
 
 
 class _Omitted(Collector):
-    """The numbers of partitions and positions that a scrape omits because of a limit; collected after their series."""
+    """Exports how many partitions and positions a scrape omits because of a limit.
+
+    It is registered after the collectors that omit them, so that its counts are those of the same scrape.
+    """
 
     def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:
         self._omitted = omitted

@@ -1,4 +1,8 @@
-"""Access to a node's metrics, which name topics and callers: open on loopback, otherwise with a token."""
+"""Access to a node's metrics, which name topics and callers.
+
+With `management_token_file`, a request needs one of its tokens. Without it, metrics are open on loopback and with
+`insecure`, and closed otherwise.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ TOKEN_CHARS_MIN: Final = 16
 TOKENS_MAX: Final = 16
 FILE_BYTES_MAX: Final = 16 * KIB
 LOOK_S: Final = 1.0
-"""Interval of the checks whether the file has changed."""
+"""Interval at which `management_token_file` is read again, in seconds."""
 
 
 class MetricsRefusal(NamedTuple):

@@ -1,8 +1,8 @@
 """Gauges of a node and of the groups that it coordinates, computed at each scrape.
 
 The gauges are not maintained between scrapes, so they do not slow down requests. A scrape runs on a thread outside the
-event loop and only reads. Series per partition or position are limited: `tidelog_metrics_omitted` counts the omitted
-ones, and counts without such labels are always complete.
+event loop and only reads. The number of series with a label for a partition or a position is limited:
+`tidelog_metrics_omitted` counts the omitted ones. Metrics without such a label cover all partitions and positions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ReadT = TypeVar("_ReadT")
 
 
 def read_with_retries(read: Callable[[], _ReadT]) -> _ReadT:
-    """Return the result of `read`, repeated if the event loop has changed a dict during its iteration.
+    """Return the result of `read`, which is called again if the event loop changed a collection that it iterated over.
 
     Raises:
-        RuntimeError: a dict was changed during each of the attempts.
+        RuntimeError, IndexError: a collection was changed during each of five attempts.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -121,7 +121,7 @@ _BY_LABEL: Final = (
 
 
 class NodeGauges(Collector):
-    """Exports `NodeFigures`; before `watch`, only the build."""
+    """Exports the values of `NodeFigures`; before `watch` is called, only `tidelog_build_info` has a value."""
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
         self._version = version

@@ -29,11 +29,11 @@ from tidelog_proto.tls.stream import TlsStream, open_stream
 log = logging.getLogger(__name__)
 
 FILES_LOOK_S: Final = 1.0
-"""Interval of the checks whether the files have changed."""
+"""Interval of the checks whether the TLS files have changed, in seconds."""
 
 
 class NodeTls:
-    """The TLS of one node.
+    """The TLS contexts of one node, and the check of its open connections against a changed CRL.
 
     Args:
         files: the node's files; None disables TLS.
@@ -86,6 +86,11 @@ class NodeTls:
 
         All nodes of a cluster use TLS, or none does.
 
+        Args:
+            above: receives the decrypted data.
+            timeout_s: maximum duration of the TLS handshake.
+            connect: connects a socket to the protocol that it is given.
+
         Raises:
             TlsError, OSError: the connection failed.
         """
@@ -99,7 +104,7 @@ class NodeTls:
         await open_stream(above, context, host, timeout_s=timeout_s, connect=watched)
 
     def watch(self, stream: TlsStream) -> None:
-        """Watch a connection, which is closed when the certificate of its peer is revoked."""
+        """Close this connection as soon as a reloaded CRL revokes its peer's certificate; without a CRL do nothing."""
         if self._followed is not None and self._followed.files.crl is not None:
             self._streams.add(stream)
 
@@ -107,7 +112,8 @@ class NodeTls:
         """Reload changed files for new connections, and warn before certificates end; runs until cancelled.
 
         Args:
-            tell_end: called with the kind of file that expires, and the time, see `CertificateExpiryMonitor`.
+            tell_end: called with the kind of file that expires and with its expiry in seconds since 1970, see
+                `CertificateExpiryMonitor`.
         """
         if self._followed is None:
             return

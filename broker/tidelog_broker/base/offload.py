@@ -33,7 +33,8 @@ class Offload:
         self._workers = workers
         self._loop = loop
         self.pending = 0
-        """Number of calls in progress. While it is 0, the event loop may do short work itself, in order."""
+        """Number of calls that have not returned. While it is 0, the event loop may do short work itself, because it
+        cannot overtake earlier work."""
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on the worker of `key` and return its result or raise its error."""
@@ -47,7 +48,10 @@ class Offload:
         self.pending -= 1
 
     def start(self, key: int, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` on the worker of `key`; `done(result, error)` is called on the loop."""
+        """Run `work` on the worker of `key`, then call `done(result, error)` on the event loop.
+
+        The error is None if `work` has returned, the result None if it has raised.
+        """
 
         def run() -> None:
             result: T | None = None

@@ -14,7 +14,7 @@ from tidelog_proto.names import INTERNAL_PREFIX
 
 
 class PartitionFigures(NamedTuple):
-    """The exported figures of one partition."""
+    """The exported figures of one partition; `window_records` is None if it has no deduplication window."""
 
     topic: str
     partition: int

@@ -23,7 +23,7 @@ class RequestSpan:
         self._span = span
 
     def answered(self, answer: pb.Envelope) -> None:
-        """End the span with the answer."""
+        """End the span when its request is answered; an error answer becomes the span's status and `error.type`."""
         if answer.WhichOneof("kind") == "error":
             name = code_name(answer.error.code)
             self._span.set_attribute("error.type", name)

@@ -53,7 +53,7 @@ def _read(path: Path) -> tuple[bytes, ...]:
     try:
         content = read_named(path, "the cluster's secret", _FILE_BYTES_MAX, is_secret=True).strip()
     except NamedFileError as error:
-        raise SettingsError(f"{error}; the file must belong to the user that runs the node") from error
+        raise SettingsError(f"{error}; the user that runs the node must be able to read the file") from error
     # A binary secret may contain line breaks, so only text is split into lines.
     is_text = content.isascii() and content.decode("ascii", "replace").replace("\n", "").replace("\r", "").isprintable()
     found = tuple(line.strip() for line in content.splitlines() if line.strip()) if is_text else (content,)

@@ -61,7 +61,7 @@ class SteadyClock:
         """After a jump that is not trusted yet: the wall clock's time minus that of the monotonic clock, and the
         monotonic time in ns since which the wall clock has been stable."""
         self._gaps: list[tuple[int, int]] = []
-        """Accepted jumps forward, the earliest first: the time before the jump, and its length."""
+        """Accepted jumps forward, the earliest first: the time before the jump, and its length, both in µs."""
 
     @property
     def is_held(self) -> bool:
@@ -70,7 +70,10 @@ class SteadyClock:
         return self._rival is not None
 
     def now_us(self) -> int:
-        """Return the time. It may decrease by up to the tolerance, and by more when a wrong clock is corrected."""
+        """Return the time in µs since 1970.
+
+        It may decrease by up to the tolerance, and by more when a wrong clock is corrected.
+        """
         steady_ns = self._steady_ns()
         steady_us = steady_ns // 1000
         ahead_us = self._wall_ns() // 1000 - steady_us
@@ -94,11 +97,11 @@ class SteadyClock:
         self._ahead_us, self._rival = ahead_us, None
 
     def stamped_before_us(self, age_us: int, newest_at_start_us: int) -> int:
-        """Return the time before which every timestamp is certainly older than an age.
+        """Return the time, in µs since 1970, before which every timestamp is certainly older than `age_us`.
 
         Args:
             newest_at_start_us: the newest timestamp of the log when this process first opened it; the time between
-                that and the start does not count until `settle_s` after the start.
+                that timestamp and the start does not count until `settle_s` after the start.
         """
         at_us = self.now_us() - age_us
         gaps = self._gaps

@@ -16,7 +16,7 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 
 JOURNALS: Final = 3
-"""Journals with a thread each: fences, chains and incarnations."""
+"""Number of journals, each with a thread: of fences, of the partitions' chains of epochs, and of incarnations."""
 
 COMPACTOR_NICENESS: Final = 10
 """The niceness of the thread of compaction passes: while threads compete, it gets a tenth of the time of another."""
@@ -47,7 +47,7 @@ class Threads:
         """For syncs in the background, one at a time, which must not delay appends and takeovers."""
         self._noting = self._workers("note", 1)
         self.notes = Offload(self._noting, self._loop)
-        """For small files of the logs, and for the steps of a deletion."""
+        """For small files of the logs and the steps of a deletion; also used to preallocate and to rename segments."""
         self.compactor = Offload(self._workers("compact", 1, niceness=COMPACTOR_NICENESS), self._loop)
         """For compaction passes, which take long; the event loop has priority on the processors."""
         self._indexing = self._workers("index", 1)

@@ -122,7 +122,7 @@ def node(
     except OSError as error:
         taken = "; stop the program that uses the port, or set --port, --gossip-port and --management-port"
         hint = taken if error.errno == errno.EADDRINUSE else ""
-        _give_up(f"{error.strerror or error} ({settings.data}){hint}")
+        _give_up(f"the node of {settings.data} cannot start: {error.strerror or error}{hint}")
     raise typer.Exit(code)
 
 

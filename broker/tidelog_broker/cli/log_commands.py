@@ -123,7 +123,7 @@ def repair_log(
     *,
     apply: Annotated[bool, typer.Option("--yes", help="Make the changes; without this, only print them.")] = False,
 ) -> None:
-    """Truncate damaged logs that no other node has, before their damage; exit with 1 if any stays damaged.
+    """Truncate damaged logs before the damage if no other node has a copy; exit with 1 if any stays damaged.
 
     At its next start, a node fetches the data that other nodes have. Records after the damage are lost, and their
     offsets are reused; the damaged data is kept next to the log.
@@ -147,7 +147,7 @@ def relabel_copy(
     ],
     *,
     bootstrap: Annotated[
-        Path, typer.Option(help="The bootstrap file of the other cluster, whose id is used.", show_default=False)
+        Path, typer.Option(help="The bootstrap file of the other cluster, whose id the copy gets.", show_default=False)
     ],
 ) -> None:
     """Assign a copy of a node's data directory to another cluster, to start it separately from the node itself.
@@ -206,7 +206,7 @@ def _readable(path: Path) -> Iterator[None]:
     except OutputLostError:
         raise
     except (OSError, ProtocolError) as error:
-        sys.stderr.write(f"tidelog log: {path} cannot be read: {error}\n")
+        sys.stderr.write(f"tidelog log: failed at {path}: {error}\n")
         raise typer.Exit(EXIT_DAMAGED) from error
 
 

@@ -173,7 +173,10 @@ class Cluster:
     def ingestion_owner_plan(
         self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
     ) -> Plan | None:
-        """Return the epoch that replaces an owner without the ingestion role by a node that has it."""
+        """Return the epoch that replaces an owner without the ingestion role by a replica that has it.
+
+        None if the owner has the role, or no replica with the role can take over now.
+        """
         return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), lagging=lagging)
 
     @property
@@ -245,7 +248,10 @@ class Cluster:
         return None if member is not None and member.is_live and member.incarnation == incarnation else False
 
     async def _running_incarnation(self, node_id: str, *, timeout_s: float) -> int | None:
-        """Return the incarnation that answers at a node's address; see `Links.running_incarnation`."""
+        """Return the incarnation that answers at a node's address; 0 if this node knows no address.
+
+        See `Links.running_incarnation`.
+        """
         address = self.address(node_id)
         if self._links is None or address is None:
             return 0
@@ -273,7 +279,7 @@ class Cluster:
         await self.ask_others(pb.Envelope(node_announce=announce), timeout_s=timeout_s)
 
     def note_leaving(self, node_id: str, incarnation: int) -> None:
-        """Record that a node is about to stop: until its next start it gets no partitions, copies only if needed."""
+        """Record that a node is about to stop: until its next start it gets no ownership, and copies only if needed."""
         if self._leaving.get(node_id) != incarnation:
             self._leaving[node_id] = incarnation
             self._notes += 1
@@ -358,4 +364,4 @@ class Cluster:
 
 
 def _discard_messages(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
-    """Discard messages, because this node has no cluster, or no links yet."""
+    """Discard messages, because this node has no cluster, or does not take part in it."""

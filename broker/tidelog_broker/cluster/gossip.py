@@ -242,7 +242,7 @@ class Gossip:
                 found = await self._resolve(seed.host)
                 resolved[seed] = [Address(host, seed.port) for host in sorted(found)[:_SEED_ADDRESSES_MAX]]
             except OSError as error:
-                log.warning("cannot resolve the seed %s port %d: %s", *seed, error)
+                log.warning("cannot resolve the seed %s port %d, retrying in %d s: %s", *seed, _SEEDS_AGAIN_S, error)
             else:
                 self._running.set_seeds([address for each in resolved.values() for address in each])
                 self._tick()

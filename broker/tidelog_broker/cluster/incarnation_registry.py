@@ -50,7 +50,8 @@ from tidelog_proto.limits import NODE_ID_BYTES_MAX
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
-"""How often the tick is advanced while the node writes. A stale copy that is behind by less may go undetected."""
+"""Interval at which the tick is advanced while the node writes. A copy of the directory that is older by less than this
+interval may not be detected."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
 WITHDRAW_S: Final = 2.0
 """How long a node that stops before it took part waits until its withdrawal is confirmed by other nodes."""
@@ -73,12 +74,12 @@ class LinkedNodes(Protocol):
     async def exchange_incarnations(
         self, node_id: str, incarnations: pb.Incarnations, *, timeout_s: float
     ) -> pb.IncarnationsReply | None:
-        """Send known incarnations to a node; return the later ones that it knows, None without an answer in time."""
+        """Send known incarnations to a node; return the later ones that it knows, None if it does not answer."""
         ...
 
 
 class IncarnationRegistry:
-    """The known incarnations at one node; implements `HandshakeIncarnations` for links and handshake handlers.
+    """Stores and exchanges one node's known incarnations; implements `HandshakeIncarnations` for handshakes.
 
     Args:
         writes: returns the number of durable writes that this node has done.
@@ -107,7 +108,7 @@ class IncarnationRegistry:
         self._durable: dict[Directory, Starts] = {of: self._known.starts(of) for of in self._known}
         """The incarnations of each directory that are in the journal."""
         self._unsent: dict[Directory, None] = {}
-        """Directories with changes since the last message to the other nodes."""
+        """Directories whose incarnations have changed since the last message to the other nodes."""
         self._unanswered: set[str] = set()
         """Linked nodes that did not answer a message: they are sent all known incarnations."""
         self.offered_to: set[str] = set()
@@ -120,7 +121,7 @@ class IncarnationRegistry:
         """Not set while a start, or a withdrawal, of a copy of this directory is being written to the journal."""
         self._elsewhere_kept.set()
         self._doubted_by = ""
-        """The node that named the incarnation that puts this node in doubt."""
+        """The node that reported the incarnation because of which this node is in doubt; "" if none has."""
         self._writes = writes
         self._writes_seen = 0
         self._refused = refused
@@ -199,7 +200,8 @@ class IncarnationRegistry:
             StaleDirectoryError: the directory is an older copy, so this incarnation must not take part.
         """
         if self.is_refused or self.own.doubted_by:
-            raise StaleDirectoryError(pb.FORBIDDEN, self.doubt or "the data directory is an older copy")
+            fault = self.doubt or f"the data directory of node {self._node_id!r} is an older copy; see the node's log"
+            raise StaleDirectoryError(pb.FORBIDDEN, fault)
         self._may_withdraw = False
 
     async def withdraw(self, neighbours: LinkedNodes) -> None:
@@ -296,7 +298,7 @@ class IncarnationRegistry:
         )
 
     def refutation(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> pb.KnownIncarnation | None:
-        """Return the known incarnation that proves the other node's directory to be an older copy, or None.
+        """Return the known incarnation that proves the other node's directory to be an older copy; None if none does.
 
         Withdrawals that the other node reports are applied first.
         """
@@ -309,7 +311,7 @@ class IncarnationRegistry:
         return None if known is None else known_incarnation(directory, known)
 
     def predecessor(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> int:
-        """Return the newest known incarnation of a node's directory before `incarnation`; 0 if none is known."""
+        """Return the newest known incarnation of a node's directory; 0 if none is known, or if it is `incarnation`."""
         known = self._known.get((peer_id, offered.directory_id))
         return known.incarnation if known is not None and known.incarnation != incarnation else 0
 
@@ -403,7 +405,7 @@ class IncarnationRegistry:
         return StaleDirectoryError(pb.FORBIDDEN, why)
 
     def newest(self, directory: Directory) -> IncarnationTick | None:
-        """Return the newest known incarnation of another directory."""
+        """Return the newest known incarnation of another directory; None if none is known."""
         return self._known.get(directory)
 
     def starts(self, directory: Directory) -> Starts:
@@ -496,7 +498,7 @@ class IncarnationRegistry:
         return entry
 
     def _drop(self, directories: Collection[Directory]) -> None:
-        """Remove directories from the journal that are no longer known."""
+        """Remove directories from the journal whose incarnations this node has dropped."""
         for directory in directories:
             self._durable.pop(directory, None)
             self._unsent.pop(directory, None)
@@ -527,8 +529,8 @@ class IncarnationRegistry:
     async def _send_changes(self, neighbours: LinkedNodes) -> None:
         """Make changes durable with one sync, and send them; later changes are part of the next round.
 
-        A linked node that has not answered an earlier message is sent all known incarnations, since its link may
-        persist.
+        A linked node that has not answered an earlier message is sent all known incarnations, because it may have
+        missed changes although its link still exists.
         """
         news = await self._store_changes()
         entries = [self._entry(of) for of in news if of == self.own.directory or of in self._known]
@@ -580,8 +582,8 @@ class IncarnationRegistry:
 
     def _full(self, error: DiskFullError) -> None:
         log.warning(
-            "this node cannot store the incarnations of other nodes, and refuses their new connections until that "
-            "succeeds; free disk space: %s",
+            "this node cannot store the incarnations of other nodes, and its new connections with them wait until it "
+            "can: %s",
             error,
         )
 

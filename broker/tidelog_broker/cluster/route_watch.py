@@ -4,11 +4,11 @@ With polling, a client whose owner has failed would ask less and less often, and
 grow as long as the takeover itself. So a client sends the epochs that it knows, and how long the answer may be held.
 Held requests are registered by topic, and a change wakes only those of its topic.
 
-Woken requests are processed a few at a time, with a pause of the same duration after each few. Without it, a node that
-takes over a thousand partitions while five hundred clients wait would send each client one answer per partition, and do
-nothing else for a minute; a request that waits for its turn collects several changes. All requests for a topic share
-one view of it, in which only changed partitions are looked up again; each answer contains only partitions that are new
-to its client.
+Woken requests are processed in rounds of a few requests, and each round is followed by a pause as long as the round.
+Without the pauses, a node that takes over a thousand partitions while five hundred clients wait would send each client
+one answer per partition, and do nothing else for a minute; a request that waits for a round collects several changes.
+All requests for a topic share one view of the topic, in which only changed partitions are looked up again; each answer
+contains only partitions that are new to its client.
 
 Rejected: pushing every change to every connection (the node would have to store each client's interest, and a thousand
 changes are a thousand messages to clients that use one partition); a version number of this node's view (any change
@@ -47,7 +47,7 @@ LOOKS_PER_TURN: Final = 16
 PAUSE_S_MAX: Final = 0.05
 """Longest pause between two rounds, in case a round was slow because the whole machine was busy."""
 VIEW_S: Final = 0.5
-"""How long a view is shared. Route changes are reported; this covers changes that are not."""
+"""Maximum age of a shared view, for changes that are not reported to `RouteWatch.changed`."""
 
 _HELD_BYTES: Final = 4 * KIB
 _TOPIC_BYTES: Final = 512
@@ -70,7 +70,7 @@ class TopicView(NamedTuple):
     owned: list[int]
 
     def look_up(self, index: int, route_of: RouteOf) -> None:
-        """Look up a partition again."""
+        """Update one partition in the view."""
         route = route_of((self.record.topic_id, index))
         self.routes[index] = route
         self.owned[index] = route.epoch if route is not None and route.owner else -1
@@ -101,7 +101,7 @@ class _WatchedTopic:
 
 
 class RouteWatch:
-    """Held requests by topic, and the schedule of their checks."""
+    """Holds requests by topic, and wakes those of a topic for a check when its routes change, a few at a time."""
 
     def __init__(self) -> None:
         self._topics: dict[bytes, _WatchedTopic] = {}
@@ -174,7 +174,7 @@ class RouteWatch:
         return view
 
     def _over(self, held: HeldRequest) -> None:
-        """Schedule the answer to a request whose time is over; at once would be too many, if many began together."""
+        """Schedule the answer to a request whose time is over; many requests may have begun at the same time."""
         held.is_over = True
         self._wake_next({held: None})
 

@@ -46,7 +46,7 @@ class Routes:
         """Routes of first epochs, which never change: METADATA needs one for each partition that has no other."""
 
     def get(self, key: PartitionKey) -> Route | None:
-        """Return the newest known epoch of a partition."""
+        """Return the newest known epoch of a partition; None if this node knows none."""
         local, reported = self._local(key), self._told.get(key)
         if local is not None and (reported is None or reported.epoch <= local.epoch):
             return local

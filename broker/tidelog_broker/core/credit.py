@@ -2,7 +2,7 @@
 
 Credit is counted in records and in bytes. Whole batches are sent, so the credit may fall below zero by one batch;
 nothing more is sent until the client has raised both above zero again. Partitions are served round-robin; those that
-have nothing to send rest until something changes, so that an append costs the same however many partitions a
+have nothing to send are skipped until something changes, so that an append costs the same however many partitions a
 subscription follows.
 """
 

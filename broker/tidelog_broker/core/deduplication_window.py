@@ -35,7 +35,9 @@ _ROWS_MIN: Final = 4096
 
 
 class DeduplicationWindow:
-    """See the module. Not thread-safe; `find` does not allocate or release accounted memory.
+    """The content hashes of a partition's newest records; see the module.
+
+    Not thread-safe. `find` does not allocate or release accounted memory.
 
     Args:
         age_us: maximum age in µs; 0 for no limit.

@@ -31,7 +31,7 @@ KNOWN_MAX: Final = 4096
 SHOWN_MAX: Final = 100
 """Maximum number of directories of one node in a handshake, because handshake frames are small."""
 WITHDRAWN_MAX: Final = 4
-"""Withdrawals kept for one directory; the next start that takes part clears them."""
+"""Maximum number of withdrawals kept for one directory; the next start that takes part clears them."""
 
 Starts = tuple[frozenset[int], frozenset[int]]
 """The valid incarnations of a directory, and the withdrawn ones."""

@@ -171,7 +171,10 @@ def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
             f"a node id must be 1 to {NODE_ID_BYTES_MAX} bytes of printable text, got {other.node_id[:80]!r}",
         )
     if len(other.nonce) != PEER_NONCE_BYTES:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a nonce has {PEER_NONCE_BYTES} bytes, got {len(other.nonce)}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"the nonce of node {other.node_id!r} must have {PEER_NONCE_BYTES} bytes, got {len(other.nonce)}",
+        )
     if other.cluster_id != own.cluster_id:
         raise ProtocolError(
             pb.FORBIDDEN,

@@ -11,8 +11,9 @@ The pace determines how a handler bounds its uninterrupted time on the event loo
 - `SLICES`: the entries are processed in slices, and other work runs between them
   (`tidelog_proto.flow.fair_scheduler`).
 - `PAGES`: an answer is one page; the client requests the next one.
-- `QUEUED`: the entries are accepted in order, in slices, in the read turns of the connection, and their writes wait in
-  a bounded queue, of which the event loop processes a bounded part at a time.
+- `QUEUED`: the entries are accepted in order, in slices, whenever it is the turn of their caller's connections to be
+  read (`wire.read_turns`). Their writes wait in a bounded queue, of which the event loop processes a bounded part at a
+  time.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class CoordinatedGroup:
 
     async def _write_on(self, writing: asyncio.Future[None]) -> None:
         try:
-            await asyncio.sleep(0)  # Requests in one turn of the event loop share a record.
+            await asyncio.sleep(0)  # Requests in one iteration of the event loop share a record.
             while True:
                 await self._pace()  # Requests that arrive during the wait share the record, too.
                 await self._decide(writing)
@@ -135,7 +135,7 @@ class CoordinatedGroup:
             self._settled(self.group)
 
     async def _decide(self, writing: asyncio.Future[None]) -> None:
-        """Recompute the target, unless this node stops to coordinate the group meanwhile."""
+        """Recompute the target, unless this node stops coordinating the group meanwhile."""
         steps = self.group.decide_steps()
         try:
             await self._in_slices(steps, writing)

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 """Interval of checks for expired sessions, changed topics and lost ownership."""
 RULES_LOOK_S: Final = 0.5
-"""Delay between a change of rules and the check of assignments. All nodes know the rules after this delay, so a member
-is not assigned a partition that a node still refuses to it."""
+"""Delay between a change of access rules and the check of assignments. All nodes know the rules after this delay, so a
+member is not assigned a partition that a node still refuses to it."""
 LOADS_LOOK_S: Final = 1.0
 """Interval of checks whether measured loads justify a new assignment."""
 WAIT_SHARE: Final = 3
@@ -55,8 +55,8 @@ heartbeat."""
 
 
 REMEMBERED_MAX: Final = 1_024
-"""Maximum number of remembered members. A late join of a member that is no longer remembered creates the member again,
-until its session times out."""
+"""Maximum number of members that `DepartedMembers` remembers. A late join of a member that is no longer remembered
+creates the member again, until its session times out."""
 
 
 class DepartedMembers:

@@ -34,7 +34,7 @@ class GroupLoading:
         self._find = find
 
     async def run(self) -> None:
-        """Check every few seconds until cancelled."""
+        """Load positions every `LOAD_AGAIN_S` seconds, until cancelled."""
         while True:
             await asyncio.sleep(LOAD_AGAIN_S)
             await self.look()

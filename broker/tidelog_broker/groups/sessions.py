@@ -43,7 +43,7 @@ class Sessions:
         self._looked_at = now
 
     def heard(self, who: MemberKey, *, until: float) -> None:
-        """Record a member's heartbeat; it may be silent until the deadline."""
+        """Record a member's heartbeat, which extends its session to `until`."""
         self._deadlines[who] = until
         heappush(self._order, (until, who))
         if len(self._order) > 2 * len(self._deadlines) + 64:

@@ -81,7 +81,7 @@ class GroupShards:
         yield from list(self._shards.values())
 
     def is_founded(self) -> bool:
-        """Return whether this node knows the partition count."""
+        """Return whether this node knows the partition count of `__offsets`."""
         return self._topics.get(OFFSETS_TOPIC_ID) is not None
 
     def all_keys(self) -> list[PartitionKey]:

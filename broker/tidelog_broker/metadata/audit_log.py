@@ -27,6 +27,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 REFUSALS_PER_S: Final = 20
 """Refusals beyond this rate are counted and not written, since the refused callers determine their number."""
 ASKED_CHARS_MAX: Final = 4_000
+"""Maximum length of a text in an audit line; the rest is cut off."""
 ASKED_ENTRIES_MAX: Final = 512
 """Limit of each list of a request: further entries would not be shown, and each costs the event loop 5 µs."""
 
@@ -37,7 +38,7 @@ class About(NamedTuple):
     Attributes:
         address: the address that the request came from; that of a gateway, if one sent it for its caller.
         through: the gateway's principal.
-        handed_on_by: the node that forwarded the request, if any. Its audit log has the address.
+        handed_on_by: the node that forwarded the request, if any. The audit log of that node has the address.
         operation: the operation, as `tidelog acl` names it.
         resource: the resource, as `tidelog acl` writes it.
     """
@@ -133,7 +134,7 @@ def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
 
 
 def _shortened(message: MessageT) -> MessageT:
-    """Return a message with its lists shortened to the room in an audit line."""
+    """Return a message with at most `ASKED_ENTRIES_MAX` entries in each list, if it is too long for an audit line."""
     if message.ByteSize() <= ASKED_CHARS_MAX:
         return message
     short = type(message)()

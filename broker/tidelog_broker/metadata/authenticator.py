@@ -77,11 +77,15 @@ class Authenticator:
             return Session(permissions, self._admin, identity=FILE_IDENTITY_PREFIX + key.key_id)
         stored = self._registry.key(key.key_id)
         if stored is None or not await self._is_right(key, stored, address):
-            raise ProtocolError(pb.UNAUTHENTICATED, "the API key is unknown or was revoked")
+            raise ProtocolError(
+                pb.UNAUTHENTICATED,
+                f"the API key {key.key_id} does not exist, was revoked, or has another secret; use a valid key",
+            )
         if 0 < stored.expires_us <= self._now_us():
-            raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
+            raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired; use another key")
         if not self._registry.vouches_for(KEY + key.key_id, stored.principal):
-            raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # it was revoked during the verification
+            # It was revoked during the verification.
+            raise ProtocolError(pb.UNAUTHENTICATED, f"the API key {key.key_id} was revoked; use another key")
         if permissions.is_admin(
             stored.principal
         ):  # The key was created by an older release, or before `admin` was set to this name.

@@ -93,7 +93,7 @@ class Certificates:
         self._admin = admin
 
     def session_of(self, certificate: Mapping[str, Any] | None) -> Session | None:
-        """Return the session for a verified certificate; None if no rule matches. It ends with the certificate.
+        """Return the session for a verified certificate; None if no rule matches. It ends when the certificate expires.
 
         `certificate` is the result of `ssl.SSLObject.getpeercert`; None if the client has no certificate.
 

@@ -40,19 +40,20 @@ from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name
 log = logging.getLogger(__name__)
 
 PLACED_AT_ONCE: Final = 256
-"""Maximum number of partitions of a new topic that are placed in one turn of the event loop: a few milliseconds."""
+"""Maximum number of a topic's new partitions that are placed in one iteration of the event loop: a few milliseconds."""
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 """Limit of a topic's record, which grows with partitions, copies and the length of node names."""
 
 UNAUTHENTICATED: Final = pb.Caller()
-"""The caller if callers are not authenticated."""
+"""The caller of a request on a node without authentication."""
 
 
 class Controller:
     """Changes of `__meta`. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        partitions_max: limit of all topics' partitions; each costs memory on every node, and files on its replicas.
+        partitions_max: maximum number of partitions of all topics together; each costs memory on every node, and files
+            on its replicas.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Controller:
                 )
             record.revision += 1
             record.deleted = True
-            record.ClearField("first_epochs")  # Records of deleted topics are kept for ever.
+            record.ClearField("first_epochs")  # Records of deleted topics are kept for ever, so they must be small.
             await self._meta_log.write_topic(record, epoch=epoch)
 
     async def create_audit_topic(self, requested: pb.TopicConfig) -> None:
@@ -158,7 +159,7 @@ class Controller:
             epoch = await self._meta_log.ready_to_change()
             if not self._topics.exists(AUDIT_TOPIC):
                 await self._write_new(AUDIT_TOPIC, uuid.uuid4().bytes, config, epoch=epoch)
-                log.info("created %s", AUDIT_TOPIC)
+                log.info("created the internal topic %s", AUDIT_TOPIC)
 
     def _usual_copies(self) -> int:
         storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
@@ -168,7 +169,7 @@ class Controller:
         """Create `__offsets`; if it exists with one copy and `config` has more, change it to have as many.
 
         Args:
-            is_new: the cluster is new: with `__offsets` it gets the feature level of this build.
+            is_new: whether the cluster is new; the feature level of this build is then written together with the topic.
 
         Raises:
             ProtocolError: the error of the write.
@@ -322,14 +323,14 @@ class Controller:
         """Raise the feature level of the cluster to the highest of this build; return the level.
 
         Raises:
-            ProtocolError: INVALID_REQUEST naming a registered node that does not support it, or what stopped the write.
+            ProtocolError: INVALID_REQUEST naming a registered node that does not support it, or the error of the write.
         """
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             record = self._features.finalized()
             if record is not None:
                 await self._meta_log.write_level(record, epoch=epoch)
-                log.info("the cluster is at feature level %d", record.level)
+                log.info("raised the feature level of the cluster to %d", record.level)
             return self._features.level.number
 
     def is_removed(self, node_id: str) -> bool:
@@ -338,7 +339,7 @@ class Controller:
         return record is not None and record.removed
 
     def _is_registered_and_alive(self, node_id: str) -> bool:
-        """Return whether a node is registered and alive."""
+        """Return whether a node is alive and was not removed."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
     def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:

@@ -20,7 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORK_MAX: Final = 64
-"""Limit of callers that wait or are handed over: about half a second of slow hashes."""
+"""Maximum number of callers that wait or whose call was submitted to the thread: about half a second of slow hashes."""
 _HANDED_OVER: Final = 2
 """Number of calls submitted to the thread at a time, so that it never waits for the next one."""
 
@@ -42,7 +42,7 @@ class CredentialWork:
         try:
             await self._slots.take(address)
         except FullError:
-            what = "too many callers are being authenticated; retry"
+            what = "too many callers are being authenticated by this node; retry later"
             raise ProtocolError(pb.OVERLOADED, what, retry_after_ms=500) from None
         working = asyncio.ensure_future(self._workers.call(0, work, *args, **kwargs))
 
@@ -52,5 +52,5 @@ class CredentialWork:
             self._slots.give_back(address)
 
         working.add_done_callback(worked)
-        # The thread finishes the function even if its caller is cancelled, and the next turn starts after that.
+        # The thread finishes the function even if its caller is cancelled; its slot is not free before that.
         return await asyncio.shield(working)

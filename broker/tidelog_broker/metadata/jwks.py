@@ -115,8 +115,8 @@ class Jwks:
         """Load the keys repeatedly until cancelled.
 
         Args:
-            every_s: interval without requests.
-            again_s: interval after a failed load.
+            every_s: interval of the loads while no token needs an unknown key.
+            again_s: the same after a failed load.
         """
         loop = asyncio.get_running_loop()
         while True:

@@ -59,7 +59,7 @@ class KeySet:
         return len(self._keys)
 
     def find(self, key_id: str | None) -> SigningKey | None:
-        """Return the key with an id; without an id, the only key of the set."""
+        """Return the key with an id, or without an id the only key of the set; None if there is no such key."""
         if key_id is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(key_id)

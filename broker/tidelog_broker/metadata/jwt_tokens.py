@@ -86,7 +86,7 @@ class JwtTokens:
         claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
         if self._jwks.has_ended(JWT_IDENTITY_PREFIX + key.fingerprint):  # the key was revoked during the verification
-            raise _wrong("the token's key is no longer published by its issuer")
+            raise _wrong("the token's key is no longer published by its issuer; get a new token")
         return Session(
             self._permissions,
             principal,
@@ -101,7 +101,7 @@ def _key_id_of(token: str) -> str | None:
     try:
         key_id = jwt.get_unverified_header(token).get("kid")
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise _wrong("the token is not a JWT") from None
+        raise _wrong("the token is not a JWT; pass a JSON Web Token of the issuer in jwt_issuer") from None
     if key_id is not None and not 1 <= len(key_id) <= KEY_ID_CHARS_MAX:
         raise _wrong(f"a token's key id (kid) must have 1 to {KEY_ID_CHARS_MAX} characters, got {len(key_id)}")
     return key_id
@@ -124,7 +124,7 @@ def _verified(token: str, key: SigningKey, rules: TokenRules) -> dict[str, Any]:
     except jwt.MissingRequiredClaimError as error:
         raise _wrong(f"the token lacks the claim {error.claim!r}; configure its issuer to include it") from None
     except Exception as error:  # noqa: BLE001 - any failure that a token causes means that it is invalid
-        raise _wrong(_PLAIN.get(type(error), "the token is not a JWT that this node accepts")) from None
+        raise _wrong(_PLAIN.get(type(error), "the token is not a JWT that this node accepts; get a new one")) from None
     _check_times(claims)
     return claims
 

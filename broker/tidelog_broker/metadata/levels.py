@@ -44,7 +44,7 @@ LEVELS: Final = (
     _level(2, "0.2.0", USERS, GROUP_QUOTAS, IMPERSONATE, LEVELS_KNOWN),
     _level(3, "0.3.0"),
 )
-"""Ascending. docs/upgrading.md has the same table."""
+"""All levels, in ascending order. docs/upgrading.md has the same table."""
 
 
 def features_up_to(number: int) -> frozenset[str]:

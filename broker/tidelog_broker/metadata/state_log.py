@@ -85,11 +85,11 @@ class StateLog:
         self._snapshot_bytes = 0
         self._snapshotting = False
         self._unsettled = 0
-        """Changes without an outcome, also if their callers have timed out; records of a snapshot do not count."""
+        """Number of written changes whose outcome is unknown yet, also if their callers have timed out; the records of
+        a snapshot do not count."""
         self._reading: asyncio.Future[Exception | None] | None = None
-        """The read in progress. All callers wait for the same one and continue in the same turn of the event loop;
-        with a read for each caller, each would wait for a turn of a node that is busy with takeovers.
-        """
+        """The read in progress. All callers wait for the same read and continue in the same iteration of the event
+        loop; reads of their own would run one after the other on a node that is busy with takeovers."""
         self._barring = 0
         """Number of pending deletions. No snapshot begins meanwhile, because it would follow a deletion in the log and
         restore the deleted group."""
@@ -238,7 +238,7 @@ class StateLog:
         """Append values, apply them as soon as they are durable, and return the bytes written.
 
         Args:
-            epoch: nothing is appended in another one.
+            epoch: the only epoch in which the values may be appended.
             bars: no snapshot may begin before the outcome.
             changes: whether the values are new, unlike those of a snapshot.
             applied: applies the values, for a caller that has them decoded.
@@ -276,7 +276,7 @@ class StateLog:
             raise ProtocolError(
                 pb.TIMED_OUT,
                 f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: no quorum of its replicas "
-                "has acknowledged the records",
+                "has acknowledged the records, which may still be stored; check `tidelog cluster status`",
             ) from None
         return len(data)
 
@@ -438,8 +438,9 @@ class MetaLog(StateLog):
         """Make a topic's new revision durable, apply it, and let the partitions follow.
 
         Args:
-            epoch: of the state that the record was computed from.
-            level: is written in one batch with it.
+            record: the new revision.
+            epoch: the epoch of the state from which the record was computed.
+            level: a new level of the cluster, to be written in the same batch; None for no change.
 
         Raises:
             ProtocolError: see `StateLog.write`; EPOCH_CHANGING while an earlier change has no outcome.

@@ -98,7 +98,7 @@ class TopicEngines:
     def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:
         """Refuse a change to an engine that loses its records in a restart, for a topic that has records elsewhere.
 
-        Such an engine leaves a gap in the log, and what lies before the gap would be deleted.
+        The loss of such an engine's records leaves a gap in the log after the earlier records.
 
         Raises:
             ProtocolError: INVALID_REQUEST with the engines that can; as `check`.
@@ -109,9 +109,9 @@ class TopicEngines:
         able = [name for name in self._able(after) if self._capabilities(name).survives_restart]
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"engine {after.engine} loses its records in a restart, and the earlier records of this topic, in engine "
-            f"{before.engine or SEGMENT}, could not be read behind the gap; create another topic with "
-            f"{after.engine}, or use an engine that keeps its records: {', '.join(able)}",
+            f"engine {after.engine} loses its records in a restart, which leaves a gap in the log after the earlier "
+            f"records of this topic in engine {before.engine or SEGMENT}; create another topic with {after.engine}, or "
+            f"use an engine that keeps its records: {', '.join(able)}",
         )
 
     def _able(self, config: pb.TopicConfig) -> list[str]:

@@ -6,9 +6,10 @@
     begin        gossip runs, and the node's own record in `__meta` is kept current
     close
 
-A founder starts with the bootstrap file, any other node with seeds. A seed is asked for the cluster's id before there
-is a directory to store it in (`find_cluster`); the id is verified when both sides prove that they have the secret,
-which is bound to it. From then on any node asks for the registered nodes in the same way.
+A founder starts with the bootstrap file, any other node with seeds. Such a node asks a seed for the cluster's id before
+it has a directory to store the id in (`find_cluster`). The id is verified later, when both sides prove that they have
+the secret, because the proofs contain it. From then on every node, founder or not, asks the nodes that it is linked to
+for the registered nodes.
 """
 
 from __future__ import annotations
@@ -57,11 +58,15 @@ The other start is refused or takes part within this time: it asks the nodes for
 start.
 """
 WITHDRAWAL_WAIT_S_MIN: Final = 4.0
-"""The same limit for a start with a higher incarnation: of two starts that wait for each other, one must end first."""
+"""The same limit for the start with the lower incarnation: of two starts that wait for each other, one must end first.
+"""
 
 
 class ClusterMembership:
-    """Membership of one node. Implements `LinkEvents` for the links, and the callback of gossip."""
+    """Runs one node's membership in its cluster, in the steps that the module lists.
+
+    It implements `LinkEvents`, and so receives the events of links, and the callback for events of gossip.
+    """
 
     def __init__(self, broker: Broker, founding: Founding) -> None:
         self._broker = broker
@@ -142,9 +147,9 @@ class ClusterMembership:
     async def register(self) -> None:
         """Wait until every reachable node has durably stored this start, after which this node may take part.
 
-        It waits for nodes that refuse connections up to `REGISTER_S_MIN`, since nodes are often started together, and
-        for nodes that do not answer up to `REGISTER_S_MAX`. While another start of this directory is known that may
-        have taken part, this start waits for its withdrawal.
+        This start waits for nodes that refuse connections up to `REGISTER_S_MIN`, since nodes are often started
+        together, and for nodes that do not answer up to `REGISTER_S_MAX`. While another start of this directory is
+        known that may have taken part, this start waits for the withdrawal of the other one.
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.
@@ -186,9 +191,10 @@ class ClusterMembership:
             )
 
     async def _watch_doubt(self) -> None:
-        """Refuse this node if another start of its directory, which puts it in doubt, is not withdrawn in time.
+        """Refuse this node if another start of its directory may have taken part and is not withdrawn in time.
 
-        Runs from the first link on, since a node in doubt may not reach `register`.
+        Until that start is withdrawn, this node must not take part: it is in doubt. The check runs from the first link
+        on, since a node in doubt may not reach `register`.
         """
         broker = self._broker
         while not broker.lifecycle.stop_reason:
@@ -329,9 +335,9 @@ class ClusterMembership:
             )
             if broker.cluster.set_unreachable(cut_off):
                 log.warning(
-                    "nodes that gossip reports as alive, but that lack a TCP connection to or from this node: %s; "
-                    "if there are any, allow the nodes' ports in firewalls",
+                    "nodes that are alive according to gossip but have no TCP connection to or from this node: %s%s",
                     ", ".join(sorted(cut_off)) or "none",
+                    "; allow the nodes' TCP ports in firewalls" if cut_off else "",
                 )
                 self.look_soon()
             await asyncio.sleep(LOOK_S)
@@ -366,7 +372,10 @@ class ClusterMembership:
             self._gossip.suspect_now(node_id)
 
     def removed(self, why: str) -> None:
-        """Stop this node, because the cluster has removed it; before its admission, `DirectoryAdmission` does that."""
+        """Stop this node, because the cluster has removed it.
+
+        Before its admission, `DirectoryAdmission` ends the start of this node instead.
+        """
         if self._broker.dir.admitted:
             self._broker.lifecycle.give_up(why)
 
@@ -380,7 +389,7 @@ class ClusterMembership:
             self.look_soon()
 
     def look_soon(self) -> None:
-        """Schedule an update of links and replicas after a change of nodes, once per turn of the event loop."""
+        """Schedule an update of links and replicas after a change of nodes, once per iteration of the event loop."""
         if not self._look_soon:
             self._look_soon = True
             self._broker.loop.call_soon(self._look)

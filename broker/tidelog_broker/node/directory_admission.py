@@ -81,7 +81,7 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
 
 
 class DirectoryAdmission:
-    """The admission of one node.
+    """Waits until the cluster has durably assigned a node's data directory to the node's id.
 
     Args:
         founding: how the node joins its cluster.
@@ -293,7 +293,11 @@ class DirectoryAdmission:
             return None
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Apply the records that another node has reported."""
+        """Apply the records that another node has reported.
+
+        Raises:
+            IdentityError: this build lacks a feature in use, or this node's own record belongs to another directory.
+        """
         broker = self._broker
         fault = broker.features.fault_of_features(reply.features_in_use)
         if fault:

@@ -24,10 +24,10 @@ class DiskLog:
         self._refused = 0
 
     def look(self, *, is_full: bool, refused: int) -> None:
-        """Log a change.
+        """Log that the disk has filled up, or that it has space again; do nothing if neither has changed.
 
         Args:
-            refused: publishes that this node's partitions have refused for this reason so far; decreases when
+            refused: publishes that this node's partitions have refused so far because of a full disk; decreases when
                 partitions are deleted.
         """
         self._refused += max(0, refused - self._counted)

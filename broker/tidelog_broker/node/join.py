@@ -1,4 +1,4 @@
-"""Opening of a node's directory from its settings, with its cluster and the bootstrap file."""
+"""Opening of a node's data directory as its settings say: for a founder, a joining node or a node without a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS_PATIENCE_S: Final = 30.0
 
 
 class OpenedNode(NamedTuple):
-    """The arguments of a `Node`."""
+    """The arguments of a `Node`; `founding` is None for a node without a cluster."""
 
     settings: NodeSettings
     directory: NodeDir
@@ -35,7 +35,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     """Determine the kind of node from its settings, and open its directory.
 
     Args:
-        replaces: `--replace`, see `open_node_dir`.
+        replaces: whether `--replace` was given, see `open_node_dir`.
 
     Raises:
         SettingsError: settings of a cluster node are missing.
@@ -93,7 +93,8 @@ def as_founded(settings: NodeSettings, bootstrap: Bootstrap, node_id: str) -> No
     }
     if settings.advertise_host is None and "host" in settings.model_fields_set:
         founded["advertise_host"] = founder.host
-    # A founder that listens on another port than the file has is behind a port mapping; 0 picks any free port.
+    # A founder that listens on another port than the file has is behind a port mapping, so it advertises the file's
+    # port. Port 0 picks any free port, which is advertised itself.
     if settings.port and "port" in settings.model_fields_set:
         founded["advertise_port"] = founder.port
     if settings.gossip_port and "gossip_port" in settings.model_fields_set:

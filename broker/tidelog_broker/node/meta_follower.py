@@ -62,7 +62,8 @@ class MetaFollower:
                     await self._ensure_offsets_topic()
                 self._problem = ""
             except (ProtocolError, WorkersFullError) as error:
-                self._say(error.message if isinstance(error, ProtocolError) else str(error))
+                why = error.message if isinstance(error, ProtocolError) else str(error)
+                self._say(f"following __meta is interrupted, retrying: {why}")
                 await asyncio.sleep(SAVE_AGAIN_S)
             if here is not None:
                 with contextlib.suppress(TimeoutError):
@@ -116,14 +117,17 @@ class MetaFollower:
         try:
             await broker.threads.io.call(0, save_meta_snapshot, broker.disk.fs, broker.dir.meta_state, snapshot)
         except OSError as error:
-            self._say(f"saving the state of __meta failed: {error}")
+            self._say(
+                f"cannot save the state of __meta to {broker.dir.meta_state}, so the next start would begin with older "
+                f"metadata: {error}"
+            )
         self._saved = applied
 
     def _say(self, problem: str) -> None:
         """Log a problem once, however often the attempt is repeated."""
         if problem != self._problem:
             self._problem = problem
-            log.info("following __meta is interrupted: %s", problem)
+            log.info("%s", problem)
 
 
 async def keep_routes(broker: Broker) -> None:

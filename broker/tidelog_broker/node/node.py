@@ -4,8 +4,8 @@ Start: threads and journals, then every port, so that a port in use is detected 
 a chain, since a supervisor restarts the node again and again. Admission to a cluster also needs the native port,
 because it asks nodes that may be starting themselves. Until the local data is recovered (`broker`), client requests are
 answered with a retriable error. Then gossip starts, in a cluster, and replicas take over partitions without an owner.
-Stop: transfer owned partitions, take no new requests, finish those in progress, leave the cluster, write what a start
-would otherwise have to scan, close.
+Stop: transfer owned partitions, take no new requests, finish those in progress, leave the cluster, save the state that
+the next start would otherwise rebuild by scanning the logs, close.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Node:
         return self.broker.port
 
     async def start(self) -> None:
-        """Recover the local data and listen.
+        """Open the ports, recover the local data and, in a cluster, join it; then serve.
 
         Raises:
             ProtocolError: the data is damaged in a way that the node must not start with.
@@ -185,13 +185,16 @@ class Node:
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
 
     async def _read_rules(self) -> None:
-        """Allow final refusals by access rules once all of `__meta` was read; before that, rules may be missing."""
+        """Make refusals by access rules final once this node has read all of `__meta`.
+
+        Before that, the rule that allows a request may not have been read, so a refusal is retriable.
+        """
         while not await self.broker.meta_freshness.is_current():  # noqa: ASYNC110 - each check asks another node
             await asyncio.sleep(RULES_AGAIN_S)
         self.broker.security.registry.permissions.all_read = True
 
     def _begin_to_serve(self) -> None:
-        """Accept requests of clients and nodes: the local partitions are known."""
+        """Accept requests of clients and nodes, now that the local partitions are known."""
         broker = self.broker
         self.lifecycle.starting = False
         broker.replication.take_part(broker.partitions.adopt_soon)
@@ -199,7 +202,10 @@ class Node:
         broker.tasks.spawn(broker.waking.run(), "opening partitions gradually")
 
     async def _note_reboot_soon(self) -> None:
-        """Record a machine restart in each log: now if no partition is in use, otherwise in the background."""
+        """Record a machine restart in each log: now if no closed partition may have data, otherwise in the background.
+
+        Opening many logs takes long, and the node should serve meanwhile.
+        """
         if not self.dir.machine_rebooted:
             return
         if next(self.broker.partitions.closed.used(), None) is not None:

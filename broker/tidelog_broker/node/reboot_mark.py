@@ -1,7 +1,7 @@
 """Removal of the mark that the machine has restarted, once each log of the data directory has recorded that.
 
-A log that is not open has not recorded the restart, unless it was synced with every group and has nothing to record:
-its topic may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.
+A log may not be open yet, because its topic is still unknown or its partition is adopted later. Such a log has not
+recorded the restart, so the mark stays for the next start; a log whose groups were all synced has nothing to record.
 """
 
 from __future__ import annotations

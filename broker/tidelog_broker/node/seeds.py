@@ -1,7 +1,7 @@
 """Discovery of the cluster through seeds, before this node has a directory or an identity.
 
-A seed answers a PEER_HELLO without names with its node id and its cluster's, also if it requires authentication of
-clients. The answer is not authenticated; it is verified later (see `cluster_membership`).
+A seed answers a PEER_HELLO that names neither node nor cluster with its own node id and cluster id, even if it requires
+clients to authenticate. The answer is not authenticated; it is verified later (see `cluster_membership`).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Access:
         """Ensure that this node may serve readers. A single copy in LIMBO is readable up to its damage.
 
         Raises:
-            ProtocolError: NOT_OWNER without a copy, STORAGE_FAILED, DISK_FULL, or the topic was deleted.
+            ProtocolError: NOT_OWNER if this node has no copy, STORAGE_FAILED, DISK_FULL, or the topic was deleted.
         """
         state = self._state
         if state.refusal is not None:
@@ -111,7 +111,7 @@ class Access:
             raise state.not_owner()
 
     def owner_confirmed(self, number: int) -> None:
-        """Resume waiters: a quorum knows of no later epoch than this node's; see `driver.Listener`."""
+        """Resume waiters: a quorum knows of no later epoch than this node's; see `driver_ports.Listener`."""
         for attempt, waiter in self._confirmations.items():
             if attempt <= number and not waiter.done():
                 waiter.set_result(None)

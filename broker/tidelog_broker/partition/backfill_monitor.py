@@ -34,7 +34,7 @@ class BackfillMonitor:
             self.look()
 
     def look(self) -> None:
-        """Update the gauges; log once per partition that no node has the missing records, and once that one has."""
+        """Update the gauges; log once for each partition whose missing records no node has, and once when that ends."""
         epochs = records = 0
         nowhere: set[str] = set()
         for partition in self._partitions():
@@ -48,14 +48,14 @@ class BackfillMonitor:
                 nowhere.add(partition.name)
                 if partition.name not in self._nowhere:
                     log.warning(
-                        "%s: epoch %d is incomplete on this node, and no node that stored it or a later one has it or "
-                        "answers; %d records cannot be read; start the node that has them",
+                        "%s: epoch %d is incomplete on this node, and each node that stored it or a later epoch lacks "
+                        "it, too, or does not answer; %d records cannot be read; start the node that has them",
                         partition.name,
                         missing.epoch,
                         missing.records,
                     )
         for name in sorted(self._nowhere - nowhere):
-            log.info("%s: missing history is being fetched, has been restored, or is lost", name)
+            log.info("%s: the missing records are being fetched, have been restored, or are lost on all nodes", name)
         self._nowhere = frozenset(nowhere)
         self._metrics.missing_epochs.set(epochs)
         self._metrics.missing_records.set(records)

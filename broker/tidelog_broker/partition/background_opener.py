@@ -29,7 +29,7 @@ SHARE: Final = 50
 """Pause after opening a partition, as a multiple of how long that took, so that it takes at most 2 % of a core."""
 PAUSE_S_MIN: Final = 0.05
 LOOK_S: Final = 10.0
-"""Pause after the node's start, which has more urgent work, and while there is nothing to open."""
+"""Pause after the node's start, when the node has more urgent work, and while there is nothing to open."""
 
 
 class BackgroundOpener:

@@ -9,14 +9,17 @@ from tidelog_proto.errors import ProtocolError
 
 
 class ChangeNotifier:
-    """The listeners and waiters of one partition. All methods are for the event loop's thread."""
+    """Notifies readers of one partition about new records, and waiters about changes of its replica.
+
+    All methods are for the event loop's thread.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: set[Callable[[], None]] = set()
         """Called when there may be new records, or when readers must check why no records arrive."""
         self._loop = loop
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """In the order of their arrival."""
+        """The waiters for a change of the replica, in the order of their arrival."""
 
     def wake(self) -> None:
         """Call every listener: there may be new records."""

@@ -13,7 +13,7 @@ from tidelog_broker.core.topics import PartitionKey
 
 
 class ClosedPartitions:
-    """Closed partitions: topic id -> number -> owner of the newest epoch."""
+    """The closed partitions of a node with the owners of their newest epochs, found by topic, owner and use."""
 
     def __init__(self) -> None:
         self._by_topic: dict[bytes, dict[int, str]] = {}

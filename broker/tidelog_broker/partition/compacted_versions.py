@@ -37,7 +37,7 @@ COMPLETE_COPY_TIMEOUT_S: Final = 10.0
 """How long to wait until this node's copy is complete, or until epochs in the log may be replaced."""
 
 WHOLE_AGAIN_S: Final = 0.02
-"""How often that is checked."""
+"""Interval between two checks whether the copy is complete, or whether epochs may be replaced."""
 
 PACED_REQUESTS: Final = ("publish", "fetch", "credit")
 """The kinds of requests for which a compaction pass rests, see `compaction_pace`."""
@@ -98,7 +98,7 @@ class CompactedVersions:
     async def close(self) -> None:
         """Stop a running pass and begin no more, because the log is about to be closed or removed."""
         self._stop.set()
-        while self._passing.is_set():  # noqa: ASYNC110 - it ends on a thread, which cannot set an event of the loop
+        while self._passing.is_set():  # noqa: ASYNC110 - a pass ends on a thread, which cannot set the loop's events
             await asyncio.sleep(WHOLE_AGAIN_S)
 
     @property
@@ -220,7 +220,7 @@ class CompactedVersions:
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
 
     def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
-        """Yield each complete copy in the log that differs from the newest decision: epoch, decided end, and terms."""
+        """Yield each complete copy in the log that differs from the newest decision: epoch, decided end, and bounds."""
         known = self._state.replica.state
         for epoch, compactions in sorted(known.chain.compactions.items()):
             ends, newest = known.ends_of(epoch), compactions[-1].terms
@@ -265,8 +265,8 @@ class CompactedVersions:
     def _note_differing(self, epoch: int, end: LogPosition) -> None:
         self._differing.add((epoch, end.digest))
         log.warning(
-            "%s: compacting epoch %d on this node produced other bytes than the cluster has decided; this node keeps "
-            "its earlier copy. Install the same library versions on all nodes",
+            "%s: compacting epoch %d on this node produced other bytes than the cluster has decided, so this node "
+            "keeps its earlier copy; install the same library versions on all nodes",
             self._state.name,
             epoch,
         )

@@ -53,7 +53,9 @@ class CompactionState(NamedTuple):
 
 
 class Compaction:
-    """Compaction of one partition. All methods are for the event loop's thread.
+    """Compacts the sealed epochs of one partition, when its owner has decided so or an operator requests it.
+
+    All methods are for the event loop's thread.
 
     Args:
         replaced: called with the end of each epoch whose compacted version is now in the log.
@@ -113,7 +115,7 @@ class Compaction:
             return
         async with self._busy:
             try:
-                await self.versions.remove_replaced()  # A fetched copy has replaced the version.
+                await self.versions.remove_replaced()  # A fetched copy may have replaced an older version.
                 await self.versions.converge()
                 if self.is_due():
                     await self._compact(self.horizon_of(await self._last_appends()))
@@ -121,7 +123,7 @@ class Compaction:
             except PassStoppedError:
                 pass
             except DiskFullError as error:
-                log.warning("%s: no space to compact, retrying later: %s", self._state.name, error.message)
+                log.warning("%s: cannot be compacted now, retrying later: %s", self._state.name, error.message)
             except StorageFailedError:
                 if not self.versions.is_over:
                     raise
@@ -171,7 +173,8 @@ class Compaction:
                     raise ProtocolError(
                         pb.TIMED_OUT,
                         f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s; it waits for "
-                        f"{self._watch.waits_for}",
+                        f"{self._watch.waits_for}; "
+                        + ("it continues when that is available" if is_left else "send again later"),
                     )
         finally:
             if not is_left:
@@ -324,12 +327,12 @@ class Compaction:
     def _missing_here(self) -> str:
         missing = self._state.replica.backfill.missing()
         if missing is None:
-            return "this node's disk, or the end of an older pass"
+            return "this node's disk, or the end of an earlier compaction"
         where = repr(missing.source) if missing.source else "a node that has them"
         return f"{missing.records:,} older records from {where}"
 
     def _compacted_below(self) -> int:
-        """Return the horizon of the newest decided pass."""
+        """Return the horizon of the newest decided pass; 0 if none is decided."""
         return max((each.horizon for each in self.rounds()), default=0)
 
     def _tombstones_gone_below(self) -> int:
@@ -344,12 +347,14 @@ class Compaction:
         return max((each.horizon for each in self.rounds() if each.decided_us <= before_us), default=0)
 
     def rounds(self) -> Iterable[pb.Compaction]:
-        """Return the terms of all decided compactions of the chain."""
+        """Return the bounds of all decided compactions of the chain."""
         chain = self._state.replica.state.chain
         return (each.terms for own in chain.compactions.values() for each in own)
 
     def horizon_of(self, last_appends: Sequence[tuple[int, int]]) -> int:
-        """Return the end of the last epoch that may be compacted: all up to it are older than the compaction lag.
+        """Return the end of the last epoch that may be compacted; 0 if none may.
+
+        All epochs up to that end are older than the topic's compaction lag.
 
         Args:
             last_appends: each epoch's end in the log, and the append time of its last batch in µs, oldest epoch first.

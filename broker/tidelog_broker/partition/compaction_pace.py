@@ -28,7 +28,7 @@ STEP_S: Final = 0.05
 
 
 class LoopDelay:
-    """How late an event loop reacts to a call of another thread."""
+    """Measures how late an event loop reacts to a call of another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -54,7 +54,7 @@ class LoopDelay:
 
 
 def rest_ratio(ratio: float, *, requests_per_s: float, delay_s: float) -> float:
-    """Return how long a pass rests as a multiple of its working time, from the ratio of its last rest."""
+    """Return how long a pass rests, as a multiple of its working time; `ratio` was that multiple for the last rest."""
     if not requests_per_s:
         return 0.0
     least = min(1.0, requests_per_s / FREQUENT_PER_S)

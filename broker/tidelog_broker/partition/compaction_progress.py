@@ -30,7 +30,7 @@ class ProgressClock:
 
 
 class CompactionProgress:
-    """The progress of one partition's passes.
+    """Tracks the progress of one partition's compaction passes.
 
     Args:
         node: the progress of all passes of the node, which counts as the progress of a queued pass.

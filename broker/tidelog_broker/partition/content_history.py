@@ -65,15 +65,15 @@ class ContentHistory:
         self._ranges: list[list[_Part]] = []
         self.count = 0
         self.is_whole = end <= log_start
-        """Whether everything is read."""
+        """Whether no more has to be read: enough records are read, or a record is too old, or the log begins."""
         self.looked_at = self.next_offset
         """Where the last step has stopped; after a failed step, the offset of the batch that could not be read."""
 
     def step(self) -> None:
-        """Read the next part.
+        """Read about a megabyte of the current range.
 
         Raises:
-            ProtocolError: the log lacks it, or is damaged.
+            ProtocolError: the log no longer has these records, or is damaged.
             StorageError: the disk failed.
         """
         self.looked_at = self.next_offset

@@ -1,9 +1,10 @@
 """Deduplication by content: drops records that the partition already has, before they get offsets (ADR 0087).
 
 The owner keeps a window of content hashes of its newest records, uncommitted ones included. A batch loses the records
-that are in the window or repeated within it; the rest is appended as one batch, or as a control batch if nothing
-remains. Either follows all records that caused the drops. So when it is committed, which its publisher waits for, those
-are committed, too; and if an epoch ends before one of them, neither is acknowledged.
+that are in the window, or repeated within the batch; the other records are appended as one batch, or a control batch if
+none remains. The appended batch has higher offsets than all records that caused the drops. So once it is committed,
+which its publisher waits for, these records are committed, too; and if the epoch ends before one of them, the publish
+is not acknowledged either.
 
 The window is a function of the log and the topic's settings: a new owner reads it back before it accepts batches. A
 batch's producer sequence is checked first: a retry, or a refused batch, does not change the window.
@@ -50,7 +51,9 @@ INLINE_BYTES: Final = 128 * KIB
 INLINE_RECORDS: Final = 2048
 """Largest number of records of a batch that is screened on the event loop, in half a millisecond."""
 GROUP_WORK_MAX: Final = 2.0
-"""Bound on the screening of a group of batches, as a multiple of that of the largest such batch."""
+"""Bound on the cost of screening a group of batches on the event loop, as a multiple of that of the largest batch that
+is screened there.
+"""
 READ_AGAIN_MS: Final = 100
 NO_MEMORY_RETRY_MS: Final = 1000
 
@@ -59,7 +62,7 @@ Built = Callable[[ProtocolError | None], None]
 
 
 class _Screened(NamedTuple):
-    """A batch without duplicates: `contents` are its records' hashes, `dropped` as in `StoredBatch`."""
+    """A batch without duplicates: `contents` are its records' hashes, `dropped` is a bitmap of the removed ones."""
 
     batch: Batch
     contents: Contents
@@ -77,10 +80,12 @@ class _Rebuild(NamedTuple):
 
 
 class Deduplication:
-    """Deduplication of one partition. All methods are for the event loop's thread.
+    """Drops records that one partition already has, before they get offsets.
+
+    All methods are for the event loop's thread.
 
     Args:
-        check_offset: raises if the log on this node lacks a record that it should have.
+        check_offset: raises ProtocolError if the log on this node lacks the record at an offset.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class Deduplication:
 
     @property
     def window_records(self) -> int | None:
-        """The number of records in the window; None without one. Thread-safe."""
+        """The number of records in the window; None if there is no window. Thread-safe."""
         window = self._window
         return len(window) if window is not None else None
 
@@ -191,7 +196,7 @@ class Deduplication:
         self._tools.readers.start(self._io_key, history.step, read)
 
     def _mend(self, history: ContentHistory, error: BaseException) -> None:
-        """Fetch damaged records from another node; until then publishes are refused."""
+        """Have the replica fetch an epoch with damaged records from another node; until then publishes are refused."""
         if not isinstance(error, ProtocolError) or error.code not in {pb.LIMBO, pb.CORRUPT_BATCH}:
             return
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
@@ -199,7 +204,12 @@ class Deduplication:
         if rotten is not None:
             if error.message != self._logged_damage:  # Clients retry publishes, so this runs often.
                 self._logged_damage = error.message
-                log.error("%s: cannot read back records for deduplication: %s", self._state.name, error.message)
+                log.error(
+                    "%s: its newest records cannot be read for deduplication, so publishes are refused until another "
+                    "node has replaced the damaged ones: %s",
+                    self._state.name,
+                    error.message,
+                )
             self._driver.damaged(rotten, error.message)
 
     def _fill(self, rebuild: _Rebuild) -> None:
@@ -235,8 +245,8 @@ class Deduplication:
     def _no_memory(self) -> ProtocolError:
         return ProtocolError(
             pb.OVERLOADED,
-            f"{self._state.name}: no memory for the hashes of its newest records; set deduplication_bytes of the "
-            "node higher, or deduplicate_records of topics lower",
+            f"{self._state.name}: the node has no memory left for the content hashes of this partition's newest "
+            "records; set deduplication_bytes of the node higher, or deduplicate_records of topics lower",
             retry_after_ms=NO_MEMORY_RETRY_MS,
         )
 
@@ -263,7 +273,7 @@ class Deduplication:
 
         def screened(result: _Screened | None, error: BaseException | None) -> None:
             if self._window is window:  # After a rebuild, another window screens the batch again.
-                self._prepared = (batch, result if result is not None else _refusal(error))
+                self._prepared = (batch, result if result is not None else _refusal(self._state.name, error))
             done()
 
         work = partial(self._screen, window, batch, now_us=self._now_us(owner), log_start=self._state.log_start)
@@ -334,7 +344,11 @@ class Deduplication:
         group.duplicates += appended.duplicates
 
     def _screen(self, window: DeduplicationWindow, batch: Batch, *, now_us: int, log_start: int) -> _Screened:
-        """Return a batch without records that are in the window, or repeated in it. Thread-safe."""
+        """Return a batch without records that are in the window, or repeated within the batch. Thread-safe.
+
+        Raises:
+            ProtocolError: BATCH_TOO_LARGE: the batch has too many records, or grows without its duplicates.
+        """
         assert self._hasher is not None
         header, data = batch
         if header.record_count > DEDUPLICATED_BATCH_RECORDS_MAX:
@@ -380,10 +394,11 @@ def _work(header: BatchHeader) -> float:
 
 
 def _bits(dropped: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bytes:
+    """Return which records of a batch were dropped as a bitmap, lowest bit first; empty if all were."""
     return b"" if dropped.all() else np.packbits(dropped, bitorder="little").tobytes()
 
 
-def _refusal(error: BaseException | None) -> ProtocolError:
+def _refusal(name: str, error: BaseException | None) -> ProtocolError:
     if isinstance(error, ProtocolError):
         return error
-    return ProtocolError(pb.INTERNAL, f"deduplication failed: {error!r}")
+    return ProtocolError(pb.INTERNAL, f"{name}: deduplication of a batch failed: {error!r}")

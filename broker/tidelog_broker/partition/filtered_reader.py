@@ -26,7 +26,7 @@ HOT_BYTES: Final = 1 * MIB
 
 
 class FilteredReader:
-    """Filtered reads of one partition. All methods are for the event loop's thread.
+    """Reads the committed records of one partition that match a filter. All methods are for the event loop's thread.
 
     Args:
         reader: reads all records of the partition.
@@ -58,7 +58,7 @@ class FilteredReader:
         return await self._call(read, offset)
 
     async def find_newest(self, record_filter: RecordFilter, goes_on: Callable[[], bool]) -> NewestMatch | None:
-        """Find the newest committed matching record; None without one, or when `goes_on` returns False.
+        """Find the newest committed matching record; None if there is none, or once `goes_on` returns False.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`; also if an older epoch is still being fetched.
@@ -104,7 +104,9 @@ def parse_record_filter(message: pb.RecordFilter) -> RecordFilter | None:
     key = message.key if message.HasField("key") else None
     tag = message.tag if message.HasField("tag") else None
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a tag must have at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}"
+        )
     return RecordFilter(key, tag) if (key, tag) != (None, None) else None
 
 

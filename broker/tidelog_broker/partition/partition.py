@@ -9,7 +9,7 @@ pipeline       handles publishes until they are committed
 changes        notifies readers and waiters
 retention      deletes old records
 compaction     compacts sealed epochs
-deduplication  drops records with known content
+deduplication  drops records that the partition already has
 snapshots      writes producer state beside the log
 """
 
@@ -46,7 +46,9 @@ log = logging.getLogger(__name__)
 
 
 class Partition:
-    """One partition. A `driver.Listener`. All methods are for the event loop's thread.
+    """One partition of this node, and the `Listener` of its replica's driver.
+
+    All methods are for the event loop's thread.
 
     Args:
         record, index: the topic's current record, and the partition's number.
@@ -109,7 +111,7 @@ class Partition:
         durations.counts[bisect_left(durations.bounds_s, seconds)] += 1
         durations.sum_s += seconds
         if appends[-1].epoch != self.replica.state.chain.active.epoch:
-            pass  # The epoch's end was decided during the append: the ring is set to it, and they are truncated.
+            pass  # The epoch's end was decided meanwhile: the ring begins there, and batches after it are truncated.
         elif group is not None and group.end_offset <= end_offset:
             metrics = self.tools.metrics
             for header, data in zip(group.headers, group.batches, strict=True):
@@ -242,8 +244,8 @@ class Partition:
             if self.driver.view.is_volatile(news.epoch):
                 return  # Each lost copy has reported up to which offset it had acknowledged records.
             log.warning(
-                "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
-                "the longest copy; records acknowledged shortly before may be lost",
+                "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; the epoch ends at offset %d, "
+                "like its longest copy; records acknowledged shortly before the crash may be lost",
                 self.name,
                 news.epoch,
                 pb.Flush.Name(ended.flush).lower(),
@@ -282,7 +284,7 @@ class Partition:
 
     def halted(self, reason: str) -> None:
         """Refuse publishes: the replica no longer participates, in this epoch or permanently."""
-        log.error("%s: %s", self.name, reason)
+        log.error("%s: this node's copy takes no more records: %s", self.name, reason)
         self.pipeline.flush(self.state.limbo_error())
         self.changes.changed()
         self.changes.wake()
@@ -295,7 +297,7 @@ class Partition:
         self.pipeline.go_on()
 
     def no_space_for_fences(self, error: ProtocolError) -> None:
-        """Refuse what waits for a new epoch: the journal's disk is full; clients may retry."""
+        """Refuse the requests that wait for a new epoch: the disk of the journals is full; clients may retry."""
         if not self.replica.can_append:
             self.pipeline.flush(error)
             self.changes.changed(error)

@@ -38,7 +38,7 @@ def _end_offset(state: PartitionState) -> int:
 
 
 def _copy_fault(state: PartitionState) -> str:
-    """Return why this node's copy does not count; empty if it does.
+    """Return why this node's copy does not count for a quorum; empty if it does.
 
     A single copy that may be short still counts: no other node has the records that it may lack.
     """

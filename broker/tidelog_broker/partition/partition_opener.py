@@ -44,7 +44,7 @@ class PartitionOpener:
         """Partitions to be opened, or being opened, with their waiters."""
         self._wanted: dict[PartitionKey, None] = {}
         self._unwanted: dict[PartitionKey, None] = {}
-        """To be opened without a waiter."""
+        """Partitions to be opened that no request waits for, after those in `_wanted`."""
         self._running: set[PartitionKey] = set()
         self._ended: asyncio.Event | None = None
         self._refusal: ProtocolError | None = None
@@ -75,7 +75,8 @@ class PartitionOpener:
                 None,
                 ProtocolError(
                     pb.OVERLOADED,
-                    f"{WAITING_MAX} requests already wait for partition {key[1]} to be opened, the maximum; send again",
+                    f"{WAITING_MAX} requests, the maximum, already wait until this node has opened partition {key[1]} "
+                    f"of the topic with id {key[0].hex()}; send again",
                     retry_after_ms=RETRY_AFTER_MS,
                 ),
             )

@@ -39,15 +39,15 @@ OPEN_AHEAD: Final = 80
 _WORKER: Final = 0
 
 FOLLOWED_AT_ONCE: Final = 1_024
-"""Maximum number of partitions of a topic that are handled in one turn of the event loop: about 4 ms."""
+"""Maximum number of partitions of a topic that are handled before other tasks of the event loop run: about 4 ms."""
 PARTITION_BLOCKS: Final = 440
-"""About how many memory blocks an open partition has."""
+"""About how many memory blocks an open partition has, for `count_long_lived`: they are not growth to be collected."""
 AWAKENED_AT_ONCE: Final = 128
 """Maximum number of partitions of one request that are being opened concurrently: each has a task."""
 
 
 class Partitions:
-    """The partitions of a node: topic id -> number -> partition."""
+    """The partitions that a node stores, open or closed. All methods are for the event loop's thread."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Partitions:
         self._topics = topics
         self._open_ahead = OPEN_AHEAD if open_ahead is None else open_ahead
         self.by_topic: dict[bytes, dict[int, Partition]] = {}
-        """The open partitions by topic id and number; others only read it."""
+        """The open partitions by topic id and number; other objects only read it."""
         self._open_count = 0
         self.closed = ClosedPartitions()
         """Stored partitions that are not open."""
@@ -82,7 +82,7 @@ class Partitions:
     # --- lookup ----------------------------------------------------------------------------------------
 
     def get(self, topic_id: bytes, index: int) -> Partition:
-        """Return an open partition; a caller that may be its first user waits for `awake` before.
+        """Return an open partition. If the partition may be closed, the caller awaits `awake` first.
 
         Raises:
             ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER if this node does not store it, EPOCH_CHANGING
@@ -105,11 +105,11 @@ class Partitions:
         raise ProtocolError(pb.NOT_OWNER, f"{record.name}/{index} is not stored on this node; request metadata again")
 
     def find(self, key: PartitionKey) -> Partition | None:
-        """Return a partition if this node stores it and it is open."""
+        """Return an open partition; None if it is closed, or this node does not store it."""
         return self.by_topic.get(key[0], {}).get(key[1])
 
     def of_topic(self, topic_id: bytes) -> list[Partition]:
-        """Return the open partitions of a topic, in order; empty if it is unknown."""
+        """Return the open partitions of a topic, in order; empty if the topic is unknown."""
         stored = self.by_topic.get(topic_id, {})
         return [stored[index] for index in sorted(stored)]
 
@@ -136,7 +136,7 @@ class Partitions:
         self.opening.soon(key, then)
 
     def known_epoch(self, key: PartitionKey) -> pb.EpochDescriptor | None:
-        """Return the newest epoch of a closed partition, if this node has a decision or promise about it."""
+        """Return the newest epoch of a closed partition; None if this node has no decision and no promise about it."""
         return self._chains.active(key) if key in self.closed else None
 
     def had(self, key: PartitionKey) -> bool:
@@ -146,7 +146,7 @@ class Partitions:
     # --- following topics ------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """List the disk, before the first topic is followed.
+        """Find the partitions that have a directory, before the first topic is followed.
 
         Raises:
             OSError: the directory cannot be listed.
@@ -187,7 +187,7 @@ class Partitions:
         return first is None or self._node_id in first.placement
 
     def _is_soon(self, record: pb.TopicRecord, index: int) -> bool:
-        """Return whether a partition is likely to be needed soon; a single node uses few partitions of `__offsets`."""
+        """Return whether a partition is to be opened at once: all but those of `__offsets` with a single replica."""
         first = _first_epoch(record, index)
         return record.topic_id != OFFSETS_TOPIC_ID or first is None or len(first.placement) > 1
 
@@ -200,7 +200,7 @@ class Partitions:
         self.closed.add(key, owner, is_used=is_used)
 
     def _genesis(self, record: pb.TopicRecord, index: int) -> pb.EpochDescriptor:
-        """Return the first epoch of a partition: as founded, or, without a record, of this node alone."""
+        """Return the first epoch of a partition: as its topic's record defines it, or else of this node alone."""
         genesis = pb.EpochDescriptor(owner=self._node_id, placement=[self._node_id], ack_quorum=1)
         first = _first_epoch(record, index)
         if first is not None:
@@ -273,7 +273,7 @@ class Partitions:
             segment_bytes=record.config.segment_bytes,
         )
 
-    # --- what a machine that went down leaves to be noted ------------------------------------------------
+    # --- recording a machine crash -----------------------------------------------------------------------
 
     async def open_unsynced(self) -> None:
         """Open partitions that may have lost unsynced records in a machine crash: each log records that."""
@@ -282,7 +282,7 @@ class Partitions:
                 await asyncio.gather(self.opening.opened(key, is_wanted=False), return_exceptions=True)
 
     def noted(self) -> set[str]:
-        """Return the directories of logs that have recorded the crash."""
+        """Return the names of the directories of all logs that have recorded the machine crash, or lost nothing."""
         names = {one.log.directory.name for one in self.all() if one.driver.view.is_reboot_noted}
         for key in self.closed.used():
             record = self._topics.get(key[0])

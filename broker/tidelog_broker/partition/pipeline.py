@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
 GROUP_BATCHES_MAX: Final = 256
-"""Bound on the batches of one group; the next group then waits for the next turn of the event loop. Each batch takes
-the event loop about 20 us, however small, and one request may bring thousands.
+"""Bound on the batches of one group; other tasks of the event loop run before the next group. Each batch takes about 20
+us of the event loop's time, however small, and one request may bring thousands.
 """
 
 
@@ -79,7 +79,7 @@ class PendingPublish:
         self.settle = settle
         self.acks = acks
         self.tenure = 0
-        """The number of owner changes that the pipeline had counted when the batch arrived."""
+        """The number of epochs of other nodes that the pipeline had counted when the batch arrived."""
 
     def may_enter(self, epoch: int) -> bool:
         """Return whether the batch may be appended in an epoch."""
@@ -87,7 +87,7 @@ class PendingPublish:
 
 
 class Pipeline:
-    """The queue of one partition and the group that is being written.
+    """Queues the publishes of one partition, and writes them in groups, one group at a time.
 
     Args:
         driver: assigns offsets and writes; it reports completed writes through `written`.
@@ -118,12 +118,13 @@ class Pipeline:
         self.waiting = PendingAcks()
         """Publishes with offsets that wait for replicas."""
         self._uncommitted: deque[tuple[int, int]] = deque()
+        """End offset and bytes of each group with offsets that is not committed yet."""
         self._uncommitted_bytes = 0
         self.waiting_for_idle: list[asyncio.Future[None]] = []
         """Callers of `idle`."""
         self._busy = False
         self._rests = False
-        """Whether a large group was drained in this turn of the event loop, so that the next one waits."""
+        """Whether the next group waits until other tasks of the event loop have run, after one of the maximum size."""
         self._refusal: ProtocolError | None = None
         self._tenure = 0
         """How many epochs of other nodes have begun since this node started."""
@@ -133,7 +134,7 @@ class Pipeline:
         """Whether a segment was rolled since the flag was last cleared."""
         self.queued_bytes = 0
         self.full_since_s: float | None = None
-        """Since when the disk has been full for appends, on the monotonic clock."""
+        """Since when the disk has been full for appends, on the monotonic clock; None if it is not full."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
         """Enable or disable deduplication, which makes groups short: a batch is screened after the previous one."""
@@ -168,7 +169,10 @@ class Pipeline:
             name = self._state.name
             pending.settle(
                 ProtocolError(
-                    pb.OVERLOADED, f"{name}: the publish queue is full; send again", retry_after_ms=OVERLOADED_RETRY_MS
+                    pb.OVERLOADED,
+                    f"{name}: {self.queued_bytes:,} bytes of publishes are queued, and at most {self._bytes_max:,} may "
+                    "be; send again",
+                    retry_after_ms=OVERLOADED_RETRY_MS,
                 ),
                 False,
             )
@@ -242,12 +246,12 @@ class Pipeline:
         )
 
     def _appender(self) -> Owner | ProtocolError | None:
-        """Return the owner's state if a group may be appended now, else why not; None if it soon may."""
+        """Return the owner's state if a group may be appended now, else why not; None if that will be possible soon."""
         state = self._state
         writer, known = state.replica.writer, state.quorum_known
         if writer is None or state.refusal is not None:
             return state.unwritable() or writer
-        # A writer owns the active epoch, takes part in it, and is a quorum of a single copy.
+        # A writer owns the active epoch and participates in it; a writer that has the only copy is a quorum by itself.
         if known is None or known[0] is not state.replica.state.active:
             return state.quorum_lost() or writer
         return known[1] or writer
@@ -403,7 +407,9 @@ class Pipeline:
 
     def _fail(self, publishes: list[PendingPublish], error: BaseException) -> None:
         """Refuse a group of unknown outcome, and all later batches, because the disk has failed."""
-        failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed: {error}")
+        failure = ProtocolError(
+            pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed, so its owner stops: {error}"
+        )
         for pending in publishes:
             pending.settle(failure, False)
         self._disk_failed(error)
@@ -423,7 +429,7 @@ class Pipeline:
         if not (pending or waiting.quorum or waiting.one or waiting.all):
             return  # Nothing is pending, as on a follower.
         owner = self._state.replica.writer
-        # A writer is not halted, so its watermark needs no other look.
+        # For a halted replica only, `PartitionState.high_watermark` differs from the core's; a writer is not halted.
         known = self._state.replica.state
         high_watermark = known.high_watermark if owner is not None else self._state.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
@@ -434,7 +440,7 @@ class Pipeline:
             self.go_on()
 
     def acknowledged(self) -> None:
-        """Settle publishes that wait for all replicas: one of them holds more."""
+        """Settle publishes that wait for all replicas, because a replica has reported how many records it has."""
         if not self.waiting.all:
             return
         owner = self._state.writer
@@ -444,9 +450,11 @@ class Pipeline:
                 self._tell_idle()
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int, handed_over: bool) -> None:
-        """Handle the end of the epoch at `end_offset`; `refusal` is for what is not stored. See `PendingAcks.decided`.
+        """Handle the end of the epoch at `end_offset`, see `PendingAcks.decided`.
 
-        `handed_over`: whether another node owns the next epoch.
+        Args:
+            refusal: the error for publishes that are not stored.
+            handed_over: whether another node owns the next epoch.
         """
         self._tenure += handed_over
         self._uncommitted.clear()
@@ -527,6 +535,6 @@ def _settle(waiting: deque[_Awaiting], end_offset: int) -> None:
 def _on_quorum(stored: StoredBatch) -> ProtocolError:
     return ProtocolError(
         pb.STORED_ON_QUORUM,
-        f"stored at offset {stored.base_offset} and committed, but epoch {stored.epoch} has ended, and whether all "
-        "of its replicas hold it is unknown; do not send it again",
+        f"the batch is stored at offset {stored.base_offset} and committed, but its epoch {stored.epoch} has ended, "
+        "and it is unknown whether all replicas of that epoch have the batch; do not send it again",
     )

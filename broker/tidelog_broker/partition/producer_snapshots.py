@@ -89,7 +89,7 @@ class SnapshotWriter:
 
     def _written(self, error: BaseException | None) -> None:
         if error is not None:
-            # The log contains the same information; the next start scans more of it.
+            # The log has the same state, unless another node has reported it: then nodes are asked for it again.
             log.warning(
                 "%s: the producer snapshot was not written, so the next start reads more of the log: %s",
                 self._state.name,

@@ -18,7 +18,7 @@ from tidelog_proto.batch.projection import Projection
 
 
 class ProjectedReader:
-    """Projected reads of one partition. All methods are for the event loop's thread.
+    """Reads some columns, or a time range, of one partition. All methods are for the event loop's thread.
 
     Args:
         reader: reads all records of the partition.
@@ -34,7 +34,8 @@ class ProjectedReader:
     async def read(self, offset: int, bytes_max: int, projection: Projection, *, is_prompt: bool) -> ReadResult:
         """Read committed records from `offset` on, about `bytes_max` bytes as stored.
 
-        With `is_prompt` the batches may be slices of the log, as in `PartitionReader.read_to_send`.
+        With `is_prompt`, that is, if the client reads its replies at once, the batches may be slices of the log, as in
+        `PartitionReader.read_to_send`.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`.

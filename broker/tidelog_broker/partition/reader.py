@@ -1,8 +1,8 @@
 """Reads of a partition, on its owner and on other replicas: up to the known high watermark.
 
-A reader beyond it waits. Before an offset is refused as beyond the end, `Access.ensure_given_out` asks a quorum,
-because another node may have committed it. Records below this copy's start are on another replica, or deleted by
-retention everywhere.
+A reader beyond the watermark waits. Before an offset is refused as beyond the end, `Access.ensure_given_out` asks a
+quorum, because another node may have committed records there. Records below this copy's start are on another replica,
+or retention has deleted them everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 
 
 class PartitionReader:
-    """Reads of one partition. All methods are for the event loop's thread.
+    """Reads committed records of one partition, from memory or from the log.
+
+    All methods are for the event loop's thread.
 
     Args:
         ring: the partition's newest batches, in memory.
@@ -90,12 +92,15 @@ class PartitionReader:
         return (await self._read(offset, bytes_max, to_send=False)).batches
 
     async def read_to_send(self, offset: int, bytes_max: int, *, is_prompt: bool) -> FoundBatches:
-        """Read as `read_log` for a client; with `is_prompt` batches may be slices of the log, for system calls only.
+        """Read as `read_log`, for a client.
+
+        With `is_prompt`, that is, if the client reads its replies at once, the batches may be slices of the log, which
+        only system calls may read: a slow client would keep deleted files on the disk.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted the records meanwhile, STORAGE_FAILED if the
-                disk fails, LIMBO if the log is damaged, NOT_OWNER if another replica has it, EPOCH_CHANGING while it is
-                being fetched.
+                disk fails, LIMBO if the log is damaged, NOT_OWNER if another replica has the records, EPOCH_CHANGING
+                while they are being fetched.
         """
         return await self._read(offset, bytes_max, to_send=is_prompt)
 
@@ -109,7 +114,7 @@ class PartitionReader:
             return await self._workers.call(self._io_key, read, offset, bytes_max, limit_offset=limit, to_send=to_send)
 
     async def find_by_time(self, timestamp_us: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first committed record of at least that timestamp, or None.
+        """Return offset and timestamp of the first committed record of at least that timestamp; None if there is none.
 
         Raises:
             ProtocolError: as `read_log`.

@@ -23,7 +23,10 @@ LONG: Final = 2
 
 
 class RecordAges:
-    """The ages of one partition's records. All methods are for the event loop's thread."""
+    """Determines which records of one partition have expired, and what retention deletes next.
+
+    All methods are for the event loop's thread.
+    """
 
     def __init__(self, state: PartitionState, tools: PartitionTools, io_key: int) -> None:
         self._state = state

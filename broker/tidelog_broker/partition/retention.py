@@ -343,7 +343,7 @@ class Retention:
             )
 
     def _prepare(self, offset: int) -> None:
-        """Sync before a deletion. Runs on a separate worker."""
+        """Sync the segments' names, and store the log start, before a deletion. Runs on a separate worker."""
         self._state.log.sync_names()
         if not self._state.is_alone:
             self._keep(offset)
@@ -377,8 +377,8 @@ class Retention:
         # The snapshot may fit now, because the deletion may have freed space.
         if snapshot is not None and not self._save_snapshot(snapshot, committed):
             log.warning(
-                "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers; free "
-                "disk space",
+                "%s: the producer snapshot cannot be written, so old batches that producers send again may be stored "
+                "twice; free disk space, or raise the limit of open files",
                 state.name,
             )
 
@@ -396,7 +396,10 @@ class Retention:
             raise
         except ProtocolError as error:
             log.warning(
-                "%s: the producer state cannot be read; deduplication of retries may be lost: %s", state.name, error
+                "%s: the producer state cannot be read and saved before records are deleted, so old batches that "
+                "producers send again may be stored twice: %s",
+                state.name,
+                error,
             )
             return None
 

@@ -30,7 +30,7 @@ SLICE_BYTES: Final = MIB
 
 
 class Scrubber:
-    """Scrubs the partitions of a node. All methods are for the event loop's thread.
+    """Rereads the logs of a node's partitions to find damage. All methods are for the event loop's thread.
 
     Args:
         slice_bytes: about how much is read at a time before other work may run.

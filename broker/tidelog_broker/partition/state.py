@@ -26,7 +26,9 @@ FETCHED_AFTER_MS = 500
 
 
 class PartitionState:
-    """The state of one partition. All methods are for the event loop's thread.
+    """Tells which offsets of one partition may be read and whether it may be written, and creates the errors if not.
+
+    All methods are for the event loop's thread.
 
     Args:
         record, index: the topic's current record, and the partition's number.
@@ -37,9 +39,9 @@ class PartitionState:
         self.index = index
         self.name = f"{record.name}/{index}"
         self.is_internal = record.name.startswith(INTERNAL_PREFIX)
-        """Whether it belongs to an internal topic, which clients may not write."""
+        """Whether the partition belongs to an internal topic, which clients may not write."""
         self.refusal: ProtocolError | None = None
-        """Why it does not serve requests any more: deleted or failed."""
+        """Why the partition does not serve requests any more, because it was deleted or has failed; None if it does."""
         self.log: PartitionLog = driver.view.store
         self.replica = driver.replica
         self._known = driver.replica.state
@@ -85,15 +87,15 @@ class PartitionState:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node holds the only copy."""
+        """Whether this node has the only copy of the active epoch."""
         active = self._known.active
-        if active is not self._looked_at:  # Cached for every publish, because reading a message takes time.
+        if active is not self._looked_at:  # Cached, because each publish asks and reading a protobuf field takes time.
             self._looked_at, self._is_alone = active, list(active.placement) == [self._node_id]
         return self._is_alone
 
     @property
     def writer(self) -> Owner | None:
-        """The owner's state, while offsets may be assigned."""
+        """The owner's state while this node may assign offsets; None otherwise."""
         return self.replica.writer
 
     @property
@@ -137,7 +139,7 @@ class PartitionState:
         return max(self.log.start_offset if whole_alone else self._known.log_start, self._known.deleted_below)
 
     def resume_offset(self, offset: int) -> int:
-        """Return where a reader continues if the record at `offset` was lost by engines; `offset` if it was not."""
+        """Return where a reader continues if all copies of the record at `offset` are lost; else `offset`."""
         for one in self._losses:
             if one.start <= offset < one.end:
                 offset = one.end
@@ -145,7 +147,7 @@ class PartitionState:
 
     @property
     def _losses(self) -> Sequence[LostRecords]:
-        """The offsets of lost records, ascending: those that decisions report, and of ended epochs without a copy."""
+        """The ranges of lost records, ascending: those that decisions report, and ended epochs without any copy."""
         lost, gone = self._known.chain.lost, self.replica.backfill.lost_ranges
         return sorted((*lost, *gone)) if gone else lost
 
@@ -200,8 +202,8 @@ class PartitionState:
         """Return whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
 
         An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
-        have its offsets now. A reader may continue behind records that the epoch has lost. None: the epoch is not
-        known.
+        have its offsets now. A reader may continue after records that the epoch has lost. If `record_epoch` is None,
+        because the reader does not know it, the result is False.
         """
         chain, active = self._known.chain, self._known.active
         if record_epoch is None or record_epoch == active.epoch or record_epoch < chain.genesis.epoch:
@@ -311,7 +313,7 @@ class PartitionState:
     def limbo_error(self) -> ProtocolError:
         """Return the error of a halted replica."""
         return ProtocolError(
-            pb.LIMBO, f"{self.name} takes no records on this node: {self._known.halted}; run: tidelog log verify"
+            pb.LIMBO, f"{self.name} takes no records on this node: {self._known.halted}; see docs/damage.md"
         )
 
     def out_of_range(self, offset: int, record_epoch: int | None = None) -> ProtocolError:

@@ -71,7 +71,7 @@ class NewCopies:
 
     Args:
         ask: requests a node's report on its copies of some partitions.
-        alive: whether a node is alive.
+        alive: returns whether a node is alive.
         now_ms: a monotonic clock.
     """
 

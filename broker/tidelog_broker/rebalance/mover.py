@@ -2,10 +2,10 @@
 
 A partition that lacks copies gets them as soon as there are nodes for all, and one that is stored only on nodes that
 may not own it gets a copy on a node that may. `ownership_advice`, `temporary_owner` and `preferred_owner` give further
-reasons to move. Each owner moves what it owns: it ends the open epoch and names the next one's nodes in one round,
-which delays its writers by some milliseconds; new copies then fetch the history. A few partitions move at a time, and
-only a few ahead of the history (see `copy_progress`). Each move is tried a few times only: one that does not succeed (a
-node does not answer) must not fence the same epoch forever.
+reasons to move. Each owner moves the partitions that it owns: it ends the open epoch and names the nodes of the next
+epoch in one round, which delays the partition's writers by some milliseconds; new copies then fetch the history. A few
+partitions move at a time, and only a few may have new copies that still lack history (see `copy_progress`). Each move
+is tried a few times only: one that does not succeed (a node does not answer) must not fence the same epoch forever.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from tidelog_proto import broker_pb2 as pb
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
-"""Limit of an owner's concurrent moves and of moves per period: thirty a second, each pausing writers some ms.
-"""
+"""Maximum number of moves in progress at an owner, including those begun in the current period; each delays the
+partition's writers by some milliseconds."""
 PERIOD_S: Final = 0.5
+"""Interval of checks while partitions move."""
 AGAIN_S: Final = 2.0
+"""Interval of checks while no partition moves."""
 TRIES: Final = 3
+"""Maximum number of attempts to end one epoch."""
 REBALANCE_MS: Final = 10_000
 """The shortest duration of a rebalancing: a node that was just started can own partitions only once it has answered."""
 
@@ -45,11 +48,16 @@ _Move = tuple[Owned, Plan, Advice | None]
 class Mover:
     """Moves the partitions that this node owns.
 
-    Args: begin_single_copies: begins an epoch of each single copy on this node that needs more copies and has had no
-        owner since the node's start. owned: returns the partitions that this node owns. roll_over: ends an epoch by
-        plan; does nothing if that is too late. cluster: computes placements. nodes: the registered nodes. advisers:
-        propose moves without a request, the most urgent first. copies: tracks the incomplete copies of moves. now_ms:
-        the replicas' clock.
+    Args:
+        begin_single_copies: begins an epoch of each single copy on this node that needs more copies and has had no
+            owner since the node's start.
+        owned: returns the partitions that this node owns.
+        roll_over: ends an epoch by plan; has no effect if this node can no longer append to the epoch.
+        cluster: computes placements.
+        nodes: the registered nodes.
+        advisers: propose moves without a request, the most urgent first.
+        copies: tracks the incomplete copies of moves.
+        now_ms: the replicas' clock.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class Mover:
         self._woken.set()
 
     def due_moves(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
-        """Return the moves to be done: off leaving nodes and for missing copies; with `everything`, all.
+        """Return the moves off leaving nodes and those that add missing copies; with `everything`, all planned moves.
 
         A node without the role to store gives up the copies that it stored under an earlier role.
         """
@@ -150,8 +158,9 @@ class Mover:
     def step(self) -> int:
         """Begin some moves, alternating between advised and requested ones, so that neither waits for all of the other.
 
-        Both may concern the same partition, which moves once. Moves whose logs are still being synced ahead count, too,
-        because the disks would be late for the last of many. Returns the number of moves in progress.
+        Both may concern the same partition, which moves once. Moves whose logs are still being synced ahead count in
+        the limit `AT_ONCE`, too, because with many of them the disks would delay the last ones. Returns the number of
+        moves in progress.
         """
         requested = ((owned, plan, None) for owned, plan in self.due_moves(everything=self._rebalancing))
         moved = {owned.key for owned in self._owned() if owned.is_moving}
@@ -189,8 +198,15 @@ class Mover:
         elif tries >= TRIES:
             return False
         self._tries[owned.key] = owned.active.epoch, tries + 1
-        where = f"{plan.owner} with {', '.join(node for node in plan.placement if node != plan.owner) or 'no other'}"
-        log.info("moving partition %d of %s to %s", owned.key[1], owned.key[0].hex(), where)
+        others = ", ".join(node for node in plan.placement if node != plan.owner) or "none"
+        topic_id = owned.key[0].hex()
+        log.info(
+            "moving partition %d of topic id %s: new owner %s, other replicas %s",
+            owned.key[1],
+            topic_id,
+            plan.owner,
+            others,
+        )
         self._roll_over(owned.key, plan)
         return True
 

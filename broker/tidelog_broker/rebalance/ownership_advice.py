@@ -28,7 +28,9 @@ from tidelog_proto import broker_pb2 as pb
 FULL_S: Final = 5.0
 """Time after which a full disk counts as permanently full: retention has then had time to delete."""
 AGAIN_S: Final = 60.0
+"""How long a partition is not moved again after a first remedy; each further one doubles the time."""
 AGAIN_S_MAX: Final = 3600.0
+"""Limit of the doubled time, unless the adviser's first time is longer."""
 NO_SPARE_S: Final = 600.0
 """How long a node that lagged is not used as a spare."""
 
@@ -71,7 +73,7 @@ class Adviser(Protocol):
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return a better epoch for a partition, if there is one. Also called for partitions that must not move yet."""
+        """Return a better epoch for a partition, or None. Also called for partitions that must not move yet."""
         ...
 
 
@@ -110,7 +112,7 @@ class Advice:
 
 
 class EpochTimes:
-    """How long a condition has held for partitions, each in one epoch."""
+    """Measures for each partition how long a condition has held within the current epoch."""
 
     def __init__(self) -> None:
         self._since: dict[PartitionKey, tuple[int, float]] = {}

@@ -22,7 +22,7 @@ from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 
 class PreferredOwner:
-    """Advice about ownership that placement prefers elsewhere.
+    """Advises the transfer of partitions that this node owns to the replicas that placement prefers as owners.
 
     Args:
         cluster: computes the preferred owner; its `version` shows whether the cluster has changed.

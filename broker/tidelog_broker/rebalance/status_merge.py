@@ -81,11 +81,12 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
             for node, info in sorted(known.items()):
                 if info.missing_epochs:
                     return (
-                        f"{node!r} still fetches {info.missing_records:,} older records of {name}, and {node_id!r} may "
-                        "have the only copy; wait until `tidelog cluster status --internal` shows none"
+                        f"node {node!r} still fetches {info.missing_records:,} older records of {name}, and node "
+                        f"{node_id!r} may have the only copy of them; wait until `tidelog cluster status --internal` "
+                        "shows no missing records"
                     )
             if not others:
-                return f"{node_id!r} has the only copy of {name}; add another replica first"
+                return f"node {node_id!r} has the only copy of {name}; add another replica first"
             held = {replica.node_id: replica.held_offset for replica in best.replicas}
             # This node may have acknowledged records of the open epoch that another copy lacks.
             if node_id in best.placement:
@@ -94,8 +95,9 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
             whole = awaited.count("")
             if whole < min(len(others), len(best.placement) // 2 + 1):
                 return (
-                    f"{name}: only {whole} of {len(others)} other copies are known to be complete, and {node_id!r} may "
-                    f"have the missing records; wait for {', '.join(filter(None, awaited))}"
+                    f"{name}: only {whole} of {len(others)} other copies are known to be complete, and node "
+                    f"{node_id!r} may have the missing records; wait for {', '.join(filter(None, awaited))}, or repair "
+                    "their copies"
                 )
     return ""
 

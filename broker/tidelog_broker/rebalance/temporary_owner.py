@@ -25,7 +25,7 @@ AGAIN_S: Final = 300.0
 
 
 class TemporaryOwner:
-    """Advice about partitions that this node owns temporarily.
+    """Advises the transfer of partitions that this node owns temporarily to replicas that may own them.
 
     Args:
         now_ms: the replicas' clock.

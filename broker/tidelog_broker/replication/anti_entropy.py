@@ -3,8 +3,8 @@
 A decision is sent once to the nodes of the epoch that ends and of the one that begins. The message can get lost, and
 worst of all on its way to the new owner, because then no node sends messages of the new epoch. So every replica that is
 not the owner sends the owner the length of its chain: soon after an epoch has begun, then at doubling intervals, and at
-the longest interval forever. The node with the shorter chain requests the rest. A replica outside the placement asks
-all linked nodes, because it may be the named owner.
+the longest interval forever. The node with the shorter chain requests the decisions that it lacks. A replica outside
+the placement sends its length to all linked nodes, because a decision that it missed may name it as the owner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AntiEntropy:
         self._ages: dict[PartitionKey, tuple[int, int]] = {}
         """For each replica its epoch, and how often it was examined in that epoch."""
         self._seen: dict[PartitionKey, tuple[int, int]] = {}
-        """The same for the round that is in progress."""
+        """The same for each replica that was examined in the current round."""
         self._remaining_replicas: list[ReplicaDriver] = []
         """The replicas still to be examined in this round."""
 

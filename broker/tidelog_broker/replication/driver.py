@@ -6,7 +6,7 @@ the replicas write at the same time. Writes form one queue: each begins when the
 once. Journal entries of all partitions are merged by `Chains`.
 
 A write that needs no sync, is small and fits the allocated space runs on the event loop itself while that is fast (see
-`inline_writes`); everything else runs on the partition's I/O worker.
+`log_writer.InlineWrites`); everything else runs on the partition's I/O worker.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX: Final = 32 * MIB
-"""Beyond this size, appends of the owner are dropped; catch-up fetches them later, at this node's pace."""
+"""Maximum size of queued batches from other nodes. Beyond it appends of the owner are dropped; catch-up fetches these
+batches later, at this node's pace."""
 
 
 class _Queued(NamedTuple):
@@ -74,11 +75,14 @@ class _Queued(NamedTuple):
 
 
 class ReplicaDriver:
-    """The driver of one replica. Nothing is carried out before `start`.
+    """Carries out the effects of one replica: sends its messages, and does its writes, one at a time.
+
+    Nothing is carried out before `start`.
 
     Args:
         schedule: called when the replica's deadline may have changed.
-        schedule_later: the same for frequent inputs that do not change a near deadline.
+        schedule_later: called instead after frequent inputs, which do not move the deadline into the next heartbeat
+            interval.
         owns: called when the replica begins to own an epoch.
     """
 
@@ -100,11 +104,11 @@ class ReplicaDriver:
         self.replica = replica
         self.view = view
         self.scheduled_ms: int | None = None
-        """When the next tick is scheduled."""
+        """The time of the next scheduled tick; None if none is scheduled."""
         self.is_touched = False
-        """Whether its deadline is to be examined."""
+        """Whether the replica's deadline is to be examined later, see `schedule_later`."""
         self.written_ms = 0
-        """When its log was last written."""
+        """When the replica's log or a journal was last written for it; 0 before the first write."""
         self.stopped = False
         self.queued_bytes = 0
         """Size of the batches from other nodes that are not written yet."""
@@ -215,7 +219,7 @@ class ReplicaDriver:
             self.pump()
 
     def damaged(self, epoch: int, reason: str) -> Repair:
-        """Report a damaged epoch of the log; return how it is repaired."""
+        """Report a damaged epoch of the log; return how the replica repairs it, "none" after `stop`."""
         if self.stopped:
             return "none"
         repair = self.replica.damaged(epoch, reason, self._tools.now_ms())
@@ -432,15 +436,18 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
-        may_be_due = is_owner or self._in_doubt or not ok  # This follower has all records that it requested.
+        # Otherwise this is a follower without gaps: the append moves no deadline to an earlier time.
+        may_be_due = is_owner or self._in_doubt or not ok
         self._tell(len(group), ok=ok)
         if self._pumping:  # A write on the event loop: the outer call carries out the effects.
             self._may_be_due |= may_be_due
             if ok:
                 self._listener.appended(group, seconds=ended - started)
             return
-        if not is_owner:  # The owner waits for the acknowledgement of this append; the others are not urgent.
-            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # The next append reports this one, too.
+        if not is_owner:
+            # The owner waits for the acknowledgement, so it is sent before the listener is called. No write begins: a
+            # write on the event loop would tell the listener about later appends first.
+            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)
         if ok:
             self._listener.appended(group, seconds=ended - started)
         if may_be_due or self._queue or self.replica.state.effects:
@@ -482,7 +489,7 @@ class ReplicaDriver:
             self._check_doubt()
 
     def _check_doubt(self) -> None:
-        """End the doubt of a copy that lacked records once the core has ended it."""
+        """Once the core trusts a copy that may have lacked records, record durably that the copy is complete."""
         if not self.replica.state.doubt and not self._writing:
             self._in_doubt = False
             self._writing = True

@@ -24,12 +24,12 @@ class Neighbours(ClusterHints, Protocol):
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the only one."""
+        """Whether this node is the only one of its cluster."""
         ...
 
     @property
     def send(self) -> Sending:
-        """Sends to other nodes; replaced when this node joins a cluster."""
+        """The function that sends to other nodes; it is replaced when this node joins a cluster."""
         ...
 
 

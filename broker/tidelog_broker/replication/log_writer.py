@@ -1,10 +1,11 @@
 """Execution of a replica's log writes, on the partition's I/O worker or, while writes are fast, on the event loop.
 
-Every write is durable when its function returns, as far as its epoch requires. `False` means that there was no space
-and nothing was written. Any other failure is raised, and final: the node stops.
+Every write is durable when its function returns, as far as its epoch requires. `False` means that nothing was written,
+because there was no space or the write no longer fits the log; the core then plans again. Any other failure is raised,
+and final: the node stops.
 
 `InlineWrites` decides where an append is written. A copy into the page cache takes a fraction of a millisecond, two
-thread switches cost more than a small one, and on a single core a worker adds no parallelism. But the same call can
+thread switches cost more than a small copy, and on a single core a worker adds no parallelism. But the same call can
 stall when the kernel throttles writers or memory is short. So the event loop writes itself only while that is fast:
 after a write that was slow because it waited, all writes go to the workers for a while, then one is tried again. A
 write that was merely preempted does not count, because with few processors the thread switches are what costs. The
@@ -71,9 +72,9 @@ def padded_bytes(group: Sequence[Append]) -> int:
 
 
 def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
-    """Write consecutive appends as one, and sync once; return False if there is no space.
+    """Write consecutive appends as one, and sync once; return False if nothing was written.
 
-    An append that does not continue the log follows one for which there was no disk space.
+    That happens if there is no space, and for later appends, which then do not continue the log.
 
     Raises:
         StorageError: the disk failed.
@@ -93,7 +94,7 @@ def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
         if not active.has_room(needed_bytes):
             store.ensure_space(needed_bytes)
     except DiskFullError as error:
-        log.warning("%s: no space for the owner's batches, fetching them later: %s", store.directory.name, error)
+        log.warning("%s: cannot store the owner's batches now, fetching them later: %s", store.directory.name, error)
         return False
     store.append(batches)
     if synced:
@@ -135,7 +136,7 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
         case KeepProducers():
             return _keep_producers(view, effect)
         case SetAside():
-            log.error("%s: %s", store.directory.name, effect.reason)
+            log.error("%s: epoch %d on this node cannot be used: %s", store.directory.name, effect.epoch, effect.reason)
             unreadable = store.unreadable_epoch
             if (
                 effect.epoch == unreadable
@@ -158,7 +159,7 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )
     except DiskFullError as error:
-        log.warning("%s: %s", view.store.directory.name, error)
+        log.warning("%s: the producer state of another node is not stored yet: %s", view.store.directory.name, error)
         return False
     return True
 
@@ -179,7 +180,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         return False
     except NotHeldError as error:
         # The copy to be resumed is missing, so the core plans again.
-        log.warning("%s: %s", store.directory.name, error)
+        log.warning("%s: the copy of epoch %d cannot be continued: %s", store.directory.name, effect.epoch, error)
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
         return False  # A complete copy of another version was removed from the log meanwhile, so the core plans again.
@@ -199,11 +200,16 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         return False
     except (DivergedError, NotHeldError) as error:
         # The core detects that and sets the copy aside, or retention has just removed the copy.
-        log.warning("%s: %s", store.directory.name, error)
+        log.warning("%s: the copy of epoch %d cannot be continued: %s", store.directory.name, effect.epoch, error)
     except StorageError:
         raise
     except ProtocolError as error:
-        log.warning("%s: received batches of epoch %d are refused: %s", store.directory.name, effect.epoch, error)
+        log.warning(
+            "%s: received batches of epoch %d are invalid and are fetched again: %s",
+            store.directory.name,
+            effect.epoch,
+            error,
+        )
         return False
     return True
 
@@ -221,9 +227,9 @@ def _finish_copy(view: ReplicaLog, effect: FinishPartialCopy) -> None:
         if view.store.copies.copy_position(effect.epoch) is not None:
             view.store.copies.finish_copy(effect.epoch, effect.decided)
     except NotHeldError as error:
-        log.warning("%s: %s", view.store.directory.name, error)
+        log.warning("%s: the copy of epoch %d is not complete: %s", view.store.directory.name, effect.epoch, error)
     except DivergedError as error:  # The core then fetches the epoch again.
-        log.warning("%s: %s", view.store.directory.name, error)
+        log.warning("%s: fetching epoch %d again: %s", view.store.directory.name, effect.epoch, error)
         view.store.copies.abandon_copy(effect.epoch)
     view.resume_partial_copies()
 
@@ -232,29 +238,38 @@ INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger group always goes to a worker: its copy alone would take about a millisecond."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""A smaller write costs a worker more than the copy itself, wherever it is written."""
+"""Handing a smaller write to a worker costs more than the copy itself, even into slow memory."""
 
 WORTH_S: Final = 150e-6
+"""While large writes are slow, one that is expected to take longer than this goes to a worker."""
+
 SLOW_S_PER_BYTE: Final = 0.5e-9
-"""A large write expected to take longer goes to a worker while the copy rate is below 2 GB/s."""
+"""Large writes are slow if they take longer than this, that is, below 2 GB/s."""
 
 TRIED_S: Final = 0.05
+"""Minimum time between two such writes that the event loop tries nevertheless, to measure their speed again."""
+
 TRIED_SHARE: Final = 0.02
-"""The share of the event loop that such writes may take, which gives the interval between two of them."""
+"""Maximum share of the event loop's time for these tries, which lengthens the time between two of them."""
 
 SLOW_S: Final = 0.005
+"""Writes on the event loop pause for `PAUSE_S` after one that took longer than this and waited meanwhile."""
+
 PAUSE_S: Final = 0.5
 
 _THREAD: Final = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class InlineWrites:
-    """Decides for the writes of one node. Times are those of the caller's clock, in seconds."""
+    """Decides whether the event loop writes an append itself, for all partitions of a node.
+
+    Times are in seconds, of the caller's clock.
+    """
 
     def __init__(self) -> None:
         self._paused_until_s = 0.0
         self._s_per_byte = 0.0
-        """Estimated from the last large writes, biased towards fast ones, because a slow one may have been preempted.
+        """Estimated seconds per byte of a large write, biased towards fast writes: a slow one may have been preempted.
         """
         self._measured_s = 0.0
 

@@ -37,11 +37,13 @@ class ProducersAt(NamedTuple):
 
 
 class LoggedProducers:
-    """The producers' state of one log. For the partition's I/O worker, or a reader for methods that save nothing.
+    """Rebuilds the producers' state from one partition's log and the snapshots beside it.
+
+    For the partition's I/O worker; methods that save nothing may also run on a reader thread.
 
     Args:
         chain: the partition's chain, which grows while this is used.
-        log_start: returns the log start of retention.
+        log_start: returns the offset below which retention has deleted records.
     """
 
     def __init__(self, store: PartitionLog, chain: EpochChain, log_start: Callable[[], int]) -> None:
@@ -117,10 +119,10 @@ class LoggedProducers:
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
 
     def _keep_what_leaves(self) -> None:
-        """Save the producers' state before the log leaves for an epoch that begins after a gap.
+        """Save the producers' state before all epochs leave the log, because the next epoch begins after a gap.
 
-        The epochs return when the missing epochs were fetched, unless retention has deleted that far meanwhile: then
-        nothing else would have the state. The snapshot is valid where the next epoch begins. Runs on the I/O worker.
+        These epochs return to the log when the missing ones have been fetched, unless retention deletes them before:
+        then only the snapshot has the state. It is valid where the next epoch begins. Runs on the I/O worker.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -141,7 +143,8 @@ class LoggedProducers:
             raise
         except ProtocolError as error:  # The disk is full or the log damaged: another node may have the state.
             log.warning(
-                "%s: no producer snapshot before a gap; deduplication of retries may be lost: %s",
+                "%s: the producer state cannot be saved before a gap in the log; unless another node has the state, "
+                "batches that producers send again may be stored twice: %s",
                 store.directory.name,
                 error,
             )
@@ -189,7 +192,7 @@ class LoggedProducers:
         return self._headers_after(snapshot) is not None
 
     def later(self, offset: int) -> LaterSnapshot | None:
-        """Return the earliest valid, complete snapshot at or after an offset; None without one.
+        """Return the earliest valid, complete snapshot at or after an offset; None if there is none.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -202,7 +205,8 @@ class LoggedProducers:
     def unknown_epoch(self) -> int | None:
         """Return the newest epoch at whose end neither headers nor a snapshot contain the complete producers' state.
 
-        The epoch was compacted, or the log begins with it or after it and never had earlier records.
+        That epoch was compacted, or the log begins with it or after it and never had earlier records. None if there is
+        no such epoch.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -218,7 +222,10 @@ class LoggedProducers:
         return epoch if epoch >= chain.genesis.epoch and self.later(store.start_offset) is None else None
 
     def _scan(self, offset: int, log_start: int) -> tuple[ProducerTable | None, BatchHeader | None]:
-        """Return the table, and the header of the last scanned batch below `offset`."""
+        """Return the producers' state at `offset`, and the header of the last scanned batch below it.
+
+        Both are None if the log, with its snapshots, does not have that state.
+        """
         store = self.store
         known = self._snapshot_at_most(offset)
         if known is None:

@@ -110,9 +110,11 @@ class ReplicaLog:
         store, active = self.store, self._chain.active.epoch
         if store.limbo is None:
             return
-        log.warning("%s/%d: %s", store.name.topic, store.name.partition, store.limbo)
+        log.warning(
+            "%s/%d: the log on this node takes no appends: %s", store.name.topic, store.name.partition, store.limbo
+        )
         while (epoch := store.unreadable_epoch) is not None and epoch < active and self._others_hold(epoch):
-            store.copies.set_aside(epoch, "it cannot be opened")
+            store.copies.set_aside(epoch, "the epoch cannot be opened")
         for held in reversed(store.epochs):
             if held.damage is not None and held.epoch < active and self._others_hold(held.epoch):
                 store.copies.set_aside(held.epoch, held.damage.reason)
@@ -120,7 +122,7 @@ class ReplicaLog:
             try:
                 store.repair.truncate_to_valid_prefix(active)
             except DiskFullError as error:
-                log.warning("%s; free disk space and restart this node", error.message)
+                log.warning("%s; then restart this node", error.message)
         still = (
             store.unreadable_epoch is not None
             or store.needs_engine
@@ -130,7 +132,7 @@ class ReplicaLog:
             self._limbo = store.limbo
 
     def _recreate_lost_epoch(self) -> None:
-        """Begin an empty copy, marked as lacking records, if the open epoch's directory is missing."""
+        """If the open epoch's directory is missing, begin an empty copy that is marked as lacking records."""
         store, active = self.store, self._chain.active
         lost = store.repair.lost_epoch(active.epoch)
         if self._limbo is not None or lost is None or lost < active.epoch or self._node_id not in active.placement:
@@ -158,7 +160,7 @@ class ReplicaLog:
                 try:
                     self.store.repair.mark_short(active)
                 except DiskFullError as error:  # Retention may free space once the node has started.
-                    log.warning("%s; it is recorded again at the next start", error.message)
+                    log.warning("%s; the next start records the machine crash again", error.message)
                     self.is_reboot_noted = False
             self._short = self._rebooted or self.store.repair.is_marked_short(active)
         if newest is not None and newest.epoch == active and newest.is_lost:
@@ -218,7 +220,7 @@ class ReplicaLog:
                 engine=self.engine(epoch),
             )
         except (NotHeldError, DiskFullError) as error:
-            log.warning("%s: %s", self.store.directory.name, error)
+            log.warning("%s: the copy of epoch %d cannot be resumed: %s", self.store.directory.name, epoch, error)
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:
@@ -265,16 +267,16 @@ class ReplicaLog:
         return self._limbo
 
     def newest_epoch(self) -> int | None:
-        """Return the newest epoch in the log."""
+        """Return the newest epoch in the log; None if the log has no epoch."""
         return self.store.active.epoch if self.store.active is not None else None
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end offset and digest of the copy of an epoch; None without one."""
+        """Return the end offset and digest of the copy of an epoch; None if the log does not have the epoch."""
         held = self.store.log_of(epoch)
         return (held.end_offset, held.end_digest) if held is not None else None
 
     def copy_start(self, epoch: int) -> int | None:
-        """Return the start offset of the copy of an epoch; None without one."""
+        """Return the start offset of the copy of an epoch; None if the log does not have the epoch."""
         held = self.store.log_of(epoch)
         return held.start_offset if held is not None else None
 
@@ -287,7 +289,7 @@ class ReplicaLog:
             return None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """Return the base offset of the batch that holds an offset; None without one."""
+        """Return the base offset of the batch that holds an offset; None if there is none."""
         try:
             return self.store.reader.batch_start(epoch, offset)
         except ProtocolError as error:
@@ -295,7 +297,7 @@ class ReplicaLog:
             return None
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of a partial copy of a sealed epoch; None without one."""
+        """Return the end of the partial copy of a sealed epoch, or of the epoch in the log; None if neither exists."""
         return self.store.copies.copy_position(epoch) or self.epoch_end(epoch)
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
@@ -321,7 +323,7 @@ class ReplicaLog:
         return not self.store.survives_restart(self.engine(epoch))
 
     def epoch_without_producers(self) -> int | None:
-        """Return the newest epoch at whose end the producer state was incomplete when the log was opened, or None."""
+        """Return the newest epoch at whose end the log lacked producer state when opened; None if there is none."""
         return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:

@@ -30,7 +30,7 @@ from tidelog_broker.wire.one_way import LinkMessage
 from tidelog_proto import broker_pb2 as pb
 
 LOOK_MS: Final = 5
-"""How long after a frequent input the deadlines of such replicas are examined together."""
+"""Delay after an append or acknowledgement before its replica's deadline is examined, together with those of others."""
 PORTION: Final = 16
 """Maximum number of replicas that handle changes or timers before the event loop handles messages again."""
 RECENTLY_MS: Final = 10_000
@@ -54,7 +54,9 @@ class NewPartition(NamedTuple):
 
 
 class Replication:
-    """The replicas of a node. All methods are for the event loop's thread.
+    """Creates a node's replicas, runs their timers, and passes them the messages of other nodes.
+
+    All methods are for the event loop's thread.
 
     Args:
         rebooted: whether the machine crashed since the node last ran.

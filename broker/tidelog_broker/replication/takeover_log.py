@@ -24,7 +24,7 @@ class _BegunEpoch(NamedTuple):
 
 
 class TakeoverLog:
-    """Collects epochs that begin on this node. For the event loop's thread."""
+    """Collects the epochs that begin on this node, and logs many of them in one line. For the event loop's thread."""
 
     def __init__(self) -> None:
         self._epochs: list[_BegunEpoch] = []

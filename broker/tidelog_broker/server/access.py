@@ -84,7 +84,7 @@ class Need(NamedTuple):
 def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
         entries = of(envelope)
-        check_entries(len(entries))  # Checked before the loop, because an envelope has room for 250,000 entries.
+        check_entries(len(entries))  # Checked before the loop, because an envelope can contain 250,000 entries.
         for topic_id in {entry.topic_id for entry in entries}:
             check_topic_id(broker, session, operation, topic_id)
 
@@ -187,7 +187,7 @@ _SELF_KINDS: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"}
 
 
 class AccessChecks:
-    """Authorization of the requests at one node."""
+    """Determines the caller of each request that this node receives, and checks the caller's permission."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -321,8 +321,8 @@ def evaluate_access(session: Session | None, question: pb.AccessTest, broker: Br
     """Return whether a principal has a permission, and why.
 
     Raises:
-        ProtocolError: FORBIDDEN for a question about another principal; INVALID_REQUEST without an operation or
-            resource.
+        ProtocolError: FORBIDDEN if the caller asks about another principal and lacks `cluster` on the cluster;
+            INVALID_REQUEST without an operation or resource.
     """
     if session is not None and question.principal and question.principal != session.principal:
         session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")

@@ -65,8 +65,8 @@ class AuditTopic:
         self._number += 1
         line = json.dumps({"node": self._broker.node_id, "number": self._number} | fields).encode()
         if self._bytes + len(line) > QUEUE_BYTES_MAX:
-            cause = f"writing to {AUDIT_TOPIC} fails: {self._fault}" if self._fault else "writing to it takes too long"
-            self._drop(1, f"the queue of {QUEUE_BYTES_MAX:,} bytes for the topic is full, because {cause}")
+            cause = f"fails: {self._fault}" if self._fault else "takes too long"
+            self._drop(1, f"the queue of {QUEUE_BYTES_MAX:,} bytes is full, because writing to {AUDIT_TOPIC} {cause}")
             return
         self._lines.append(line)
         self._bytes += len(line)
@@ -104,7 +104,7 @@ class AuditTopic:
             await asyncio.sleep(self._again_s)
 
     async def _write(self, data: memoryview) -> None:
-        """Write a batch."""
+        """Append a batch of lines at the owner of the topic's partition, which may be this node."""
         key = await self._topic_key()
         owner = self._broker.routes.owner(key)
         if owner in {"", self._broker.node_id}:

@@ -11,7 +11,9 @@ from tidelog_proto.topic_settings import TOPIC_SETTINGS
 
 
 async def check_features(broker: Broker, record: Record) -> None:
-    """Check that every registered node supports a setting; a refusal is based on the newest `__meta`.
+    """Check that every registered node supports the settings of a record.
+
+    This node reads the newest `__meta` before it refuses, because its own copy may lag behind an upgrade of the nodes.
 
     Raises:
         ProtocolError: see `FeatureGate.check`.

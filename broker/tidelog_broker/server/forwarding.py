@@ -75,7 +75,7 @@ async def ask_owner(
     Args:
         local: answers the request if this node is the owner.
         timeout_s: maximum time for finding the owner and waiting for its answer, over all attempts.
-        answer_s: maximum time of waiting for another node's answer, if that is longer than the rest of `timeout_s`.
+        answer_s: maximum time of waiting for another node's answer, if that is longer than what remains of `timeout_s`.
 
     Raises:
         ProtocolError: see `at_owner`.
@@ -196,7 +196,8 @@ class _Waiting:
             self.fail(
                 ProtocolError(
                     pb.INTERNAL,
-                    f"the owner answered {len(results)} results for {self._count} batches; the outcome is unknown",
+                    f"the partition's owner returned {len(results)} results for {self._count} batches, so the outcome "
+                    "is unknown; retry unchanged",
                 )
             )
             return

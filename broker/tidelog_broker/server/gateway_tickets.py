@@ -31,7 +31,7 @@ class _CachedTicket(NamedTuple):
 
 
 class GatewayTickets:
-    """The callers that gateways act for.
+    """Verifies the tickets that gateways present, and returns the sessions of the callers that they name.
 
     Args:
         session_of: makes or finds the session of a caller.
@@ -75,7 +75,10 @@ class GatewayTickets:
         return known.session
 
     def _unknown(self, session: Session) -> str:
-        """Return a reason for refusal if this node has no record of the key or user, which is new or was deleted."""
+        """Return why to refuse a session whose key or user this node does not know; "" if it knows the key or user.
+
+        An unknown key or user is new or was deleted.
+        """
         registry = self._broker.security.registry
         if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""

@@ -63,7 +63,7 @@ class Page:
 
     Attributes:
         infos: the descriptions on the page, including those of unknown names.
-        parts: the described parts of existing topics.
+        parts: the described ranges of partitions, each of an existing topic.
         next: the cursor of the next page; None on the last page.
     """
 

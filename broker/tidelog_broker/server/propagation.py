@@ -13,7 +13,7 @@ HEAR_AGAIN_S: Final = 0.01
 
 
 async def wait_until_applied(condition: Callable[[], bool]) -> None:
-    """Wait, up to `REFRESH_TIMEOUT_S`, for a condition, so that the caller's next request sees its change."""
+    """Wait for a condition, so that the caller's next request sees its change; at most for `REFRESH_TIMEOUT_S`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REFRESH_TIMEOUT_S):
             while not condition():  # noqa: ASYNC110 - `__meta` is followed elsewhere, and this is rare

@@ -1,7 +1,8 @@
 """Processing of a request's entries in slices, between which the event loop serves other work.
 
-A request with few entries is one slice and does not wait. A larger one waits for its caller's turn before each slice,
-and ends when its result is no longer needed: its connection is closed, or the node is stopping.
+A request with few entries is one slice and does not wait. A larger one waits before each slice until the fair scheduler
+of the node (`ConnectionBounds.turns`) lets its caller continue. It ends when its result is no longer needed: its
+connection is closed, or the node is stopping.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class RequestSlices:
         self._is_one = count <= self._entries
 
     async def step(self, weight: int = 1) -> None:
-        """Wait for a turn if the next entry, of the given weight, begins a slice.
+        """Wait for the fair scheduler if the next entry, of the given weight, begins a slice.
 
         Raises:
             ProtocolError: see `check_wanted`.

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ACCEPT_TURNS: Final = 3
-"""Number of event loop turns until an accepted socket is a connection."""
+"""Number of iterations of the event loop until an accepted socket is a connection."""
 
 Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
@@ -120,7 +120,7 @@ RESERVED_CONNECTIONS: Final = 64
 
 
 class Server:
-    """The node's native port."""
+    """The node's native port: accepts connections, dispatches their requests to `HANDLERS`, and tracks both."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -302,7 +302,7 @@ class Server:
                     if account.work_us >= quota_account.WORK_US_MAX:
                         account.hold(connection)
             request.work_us = work_us
-            # The part that is not divided counts in the read turn at once.
+            # Work that the handler does not divide into slices is charged to the caller's read turn at once.
             connection.took(WORK_BYTES_PER_US * cost.uninterrupted_us(work_us))
             work = handler(self.broker, request)
         except ProtocolError as error:
@@ -364,7 +364,9 @@ class Server:
         kind, client_id = request.envelope.WhichOneof("kind"), request.connection.client_id
         log.error("handling a %s request of %r failed: %r", kind, client_id, error, exc_info=error)
         if not request.answered:
-            request.fail(ProtocolError(pb.INTERNAL, "internal error; see the node's log"))
+            request.fail(
+                ProtocolError(pb.INTERNAL, f"internal error of node {self.broker.node_id!r}; see the log of that node")
+            )
 
 
 def _unknown_kind(kind: str, request: Request) -> str:

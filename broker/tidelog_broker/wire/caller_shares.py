@@ -37,7 +37,7 @@ class _Share:
 
 
 class CallerShares:
-    """In-flight requests of the callers on one connection.
+    """Counts the in-flight requests of each caller on one gateway's connection, and limits the share of each.
 
     Args:
         requests_max, bytes_max: in-flight limits of the connection.

@@ -6,7 +6,7 @@
 - Unsent replies: at the limit nothing more is read from the client or pushed to it, and a client that reads nothing for
   `write_stall_ms` is closed; the unsent bytes of all clients together are limited too (`send_budget`).
 - Read turns: a caller that has sent much waits for its next turn, so that other callers do not wait (`read_turns`).
-- Quotas: usage is counted in the client's account, which may pause the connection (`account`).
+- Quotas: usage is counted in the client's account, which may pause the connection (`quota_account`).
 - HELLO has to be the first request, within `hello_timeout_ms` and in a small frame.
 
 A connection of another node authenticates instead (`server/handlers/peers.py`) and is treated differently: its one-way
@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self.account: Account | None = None
         """The account for quotas; `Account.join` sets it after HELLO, as it does the next attributes."""
         self.meter: Account | None = None
-        """The same account if it has rate quotas."""
+        """The same account if it has rate quotas; None otherwise."""
         self._held = False
         """Whether the account has paused this connection."""
         self.turn = ReadTurn()
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed_listeners: set[Callable[[], None]] = set()
         """Called when the connection is lost, to end work that would wait for the client."""
         self.reading = asyncio.Lock()
-        """Held by the one fetch of this connection that reads."""
+        """Held by the one fetch, subscription or lookup by key of this connection that reads."""
         self._transport: asyncio.Transport | None = None
         self._receiver = FrameReceiver(
             frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit, gather=self._gather
@@ -310,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def took(self, size_bytes: int) -> None:
-        """Count weighted bytes in its caller's read turn."""
+        """Charge weighted bytes to the read turn of the connection's caller."""
         turn = self.turn
         if turn.taken_bytes + size_bytes < TURN_BYTES:
             turn.taken_bytes += size_bytes
@@ -359,7 +359,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _close_slow(self, size_bytes: int, come_bytes: int) -> None:
         progress = f"{come_bytes} of {size_bytes} bytes received"
-        log.info("closing slow client %r: %s, and the request budget is exhausted", self.client_id, progress)
+        log.info(
+            "closing slow client %r: %s, and the request budget (node_in_flight_bytes) is exhausted",
+            self.client_id,
+            progress,
+        )
         self.server.metrics.stalled.inc()
         self.cut_off()
         self._forget_coming()
@@ -439,7 +443,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hello_timer = None
 
     def begin_session(self, session: Session, now_us: int) -> None:
-        """Set the authenticated session; the connection ends when its credentials expire."""
+        """Set the authenticated session; the connection ends when its credentials expire, or after `SESSION_S_MAX`."""
         self.session = session
         if session.expires_us:
             left_s = min((session.expires_us - now_us) / 1e6, SESSION_S_MAX)
@@ -515,7 +519,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, error: ProtocolError) -> None:
         """Send the error that ends the stream, then close."""
         self.server.metrics.connection_errors.inc()
-        log.info("closing the connection of %r: %s", self.client_id, error)
+        log.info("closing the connection of %r: %s", self.client_id or self.host, error)
         self.send(pb.Envelope(error=error.to_message()))
         self.close()
 

@@ -19,7 +19,7 @@ class HandshakeIncarnations(Protocol):
         """Return the incarnations of this node to send to a peer, with the newest known ones of that peer.
 
         Raises:
-            StaleDirectoryError: this node is about to stop.
+            StaleDirectoryError: this directory was found to be an older copy, so this node is about to stop.
         """
         ...
 

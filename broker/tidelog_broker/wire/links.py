@@ -10,11 +10,11 @@ is reported separately: the machine answers, so the process has ended. After any
 reset) the state of the other node is unknown.
 
 A `Link` is mutually authenticated. It writes a one-way message at once if it was idle; messages that closely follow
-another one gather in an outbox until the end of the event loop's turn and are written together. Batches are sent as
-memoryviews, without a copy. The bytes that are waiting to be sent (the outbox plus the transport's buffer) are bounded,
-within one message. Past the bound a one-way message is dropped and counted, because its sender asks again anyway, and a
-request is refused. A reserve is kept for messages without batches, so that a stream of batches cannot block
-acknowledgements.
+another one gather in an outbox until the end of the event loop's iteration and are written together. Batches are sent
+as memoryviews, without a copy. The bytes that are waiting to be sent (the outbox plus the transport's buffer) may
+exceed their limit by one message at most. Beyond the limit a one-way message is dropped and counted, because its
+content is sent or requested again anyway, and a request is refused. A reserve is kept for messages without batches, so
+that a stream of batches cannot block acknowledgements.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ class Link(asyncio.BufferedProtocol):
         return self._outbox.size_bytes + unsent
 
     def send(self, one_way: OneWay) -> None:
-        """Send a one-way message within this turn of the event loop; drop the message if the queue is full."""
+        """Send a one-way message within this iteration of the event loop; drop the message if the queue is full."""
         bound = self._queue_bytes + (0 if one_way.batches else KEPT_BACK_BYTES)
         transport, gathered_bytes = self._transport, self._outbox.size_bytes
         if (

@@ -210,7 +210,8 @@ class _Serving:
     def is_plain(self) -> None:
         """Log that a client used TLS on this port, which does not."""
         self._seldom.say(
-            "a client used TLS on the management port, which does not use it; to enable it, set tls_cert_file"
+            "a client used TLS on the management port, which does not use TLS; use an http:// address there, or set "
+            "tls_cert_file to enable TLS"
         )
 
     def want_page(self, visit: _Visit, make: Callable[[], bytes]) -> None:

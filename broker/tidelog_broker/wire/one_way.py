@@ -1,9 +1,9 @@
 """One-way messages between nodes: gathering and encoding, then admission, verification and ordered delivery.
 
-**Sending.** Messages that are put into an `Outbox` between two calls of `drain` (within one turn of the event loop) are
-sent together. Messages of one kind share an envelope, but two messages of one *partition* are never reordered: an
-append that arrives before the decision that permits it would be refused and requested again. A message therefore joins
-the newest envelope of its kind unless a later envelope contains a message of its partition.
+**Sending.** Messages that are put into an `Outbox` between two calls of `drain` (within one iteration of the event
+loop) are sent together. Messages of one kind share an envelope, but two messages of one *partition* are never
+reordered: an append that arrives before the decision that permits it would be refused and requested again. A message
+therefore joins the newest envelope of its kind unless a later envelope contains a message of its partition.
 
 An envelope is full with `ENTRIES_PER_PEER_MESSAGE_MAX` entries, half of the maximum envelope size, or
 `PEER_GROUP_BYTES` of batches. The latter bounds memory: batches that arrive together share one buffer, which any of
@@ -258,7 +258,7 @@ class _WaitingMessage:
 
 
 class Inbox:
-    """The one-way messages of one peer's connection.
+    """Verifies the one-way messages that arrive on one peer's connection, and delivers them in order.
 
     Args:
         node_id, incarnation: the authenticated peer.
@@ -395,7 +395,7 @@ class Inbox:
     def _drop(self, entry: LinkMessage, error: ProtocolError) -> None:
         self._dropped.inc()
         log.error(
-            "dropping batches from node %r for partition %d of topic %s: %s",
+            "dropping batches from node %r for partition %d of the topic with id %s: %s",
             self.node_id,
             entry.partition,
             entry.topic_id.hex(),

@@ -106,7 +106,7 @@ class Account:
         self.throttled_s = 0.0
         """Total time in seconds for which the caller's connections and fetches were throttled."""
         self.turn = ReadTurn()
-        """The turn of all its connections together; see `read_turns`."""
+        """The read turn that all connections of the caller share; see `read_turns`."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
         self.users = 0
@@ -143,7 +143,7 @@ class Account:
                 gate.open()
 
     def release(self) -> None:
-        """Lift all limits."""
+        """Lift all limits, because the node is stopping."""
         self._default_bytes = math.inf
         self.refresh(Limits())
 
@@ -280,7 +280,7 @@ class Account:
         return bool(size_bytes and in_flight and in_flight + size_bytes > self.in_flight_bytes_max)
 
     def came_through(self, size_bytes: int) -> float:
-        """Count a request unless the caller is in debt; return the remaining seconds, 0 if the request was counted."""
+        """Count a request unless the caller is in debt; return the seconds until the debt is paid, 0 if counted."""
         now_s = self._now_s()
         early_s = self._early_s(size_bytes, now_s)
         if early_s <= 0:

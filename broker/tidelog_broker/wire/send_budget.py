@@ -167,7 +167,7 @@ class SendBacklog:
             self.note(unsent_bytes)
 
     def _keep(self, size_bytes: int) -> None:
-        """Record a write that is not sent completely; writes of one event loop turn are merged."""
+        """Record a write that is not sent completely; merge it with the last one if that is less than 2 ms old."""
         now_s = self._outgoing.now_s()
         last = self._writes[-1] if self._writes else None
         if last is not None and now_s - last.written_s < _ONE_GO_S:
@@ -262,7 +262,7 @@ class SendBudget(ByteBudget):
         self._watch()
 
     def wait(self, backlog: SendBacklog) -> None:
-        """Resume a connection when it has room."""
+        """Queue a connection whose data does not fit, and resume it when it has room."""
         self._waiting[backlog] = None
         self._watch()
 

@@ -20,7 +20,7 @@ LOOK_S: Final = 0.25
 LOOKS: Final = 8
 
 _INFO: Final = struct.Struct("=8B24I4Q")
-"""The first fields of Linux's `struct tcp_info`, up to `tcpi_bytes_acked` (4.1)."""
+"""The first fields of Linux's `struct tcp_info`, up to `tcpi_bytes_acked`, which Linux 4.1 added."""
 _UNACKED_AT: Final = 8 + 4
 _BYTES_ACKED_AT: Final = 8 + 24 + 2
 
@@ -59,7 +59,7 @@ class StallWatch:
     """Watches one connection until `stop`.
 
     Args:
-        stalled: called once if nothing was acknowledged for the whole time although something was sent.
+        stalled: called once if `LOOKS` checks in a row find unacknowledged data and no progress.
     """
 
     def __init__(self, connection: Options, stalled: Callable[[], None]) -> None:

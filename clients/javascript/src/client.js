@@ -10,7 +10,7 @@ import { Subscription } from "./subscription.js";
 
 const CLIENT_OPTIONS = ["url", "apiKey", "token", "user", "password", "fetch", "WebSocket", "timeoutMs", "retries", "backoff"];
 
-/** A client of one gateway. It keeps no connection open; each subscription opens one of its own. */
+/** A client of one gateway. It keeps no connection open between calls; each subscription and each stream opens its own. */
 export class TidelogClient {
   #http;
   #transport;
@@ -29,22 +29,25 @@ export class TidelogClient {
     this.groups = new Groups(this.#http);
   }
 
-  /** Publish one record and return where it is stored. */
+  /** Publish one record, and return its partition and offset; a record that the gateway dropped as a duplicate has no offset. */
   async publish(topic, record, options = {}) {
     const { results } = await this.#publish(topic, [record], options);
     if (results[0].error) throw results[0].error;
     return results[0];
   }
 
-  /** Publish records and return one result for each, in their order; throws `PartialPublishError` if some failed. */
+  /**
+   * Publish records, and return `results`, one for each record in their order, and `duplicates`, how many of them were dropped
+   * as duplicates; throws `PartialPublishError` if some failed.
+   */
   async publishMany(topic, records, options = {}) {
     const rows = [...records];
     if (rows.length === 0) return { results: [], duplicates: 0 };
     const published = await this.#publish(topic, rows, options);
     const failed = published.results.filter((result) => result.error);
     if (failed.length) {
-      const shown = `${failed.length} of ${rows.length} records were not stored, or their outcome is unknown: ${failed[0].error.message}`;
-      throw new PartialPublishError(shown, published.results);
+      const shown = `${failed.length} of ${rows.length} records were not stored, or their outcome is unknown; the first error is`;
+      throw new PartialPublishError(`topic ${topic}: ${shown}: ${failed[0].error.message}`, published.results);
     }
     return published;
   }
@@ -55,7 +58,8 @@ export class TidelogClient {
     try {
       const answer = await this.#http.request("POST", ["v1", "topics", topic, "records"], options);
       if (!Array.isArray(answer.results) || answer.results.length !== records.length) {
-        throw new ProtocolError("the gateway did not answer with one result for each record", { code: "bad_reply", definite: false });
+        const missing = `the gateway did not answer with one result for each of ${records.length} records, which may have been stored`;
+        throw new ProtocolError(`topic ${topic}: ${missing}`, { code: "bad_reply", definite: false });
       }
       return { results: answer.results.map(resultOf), duplicates: answer.duplicates ?? 0 };
     } catch (error) {
@@ -63,14 +67,15 @@ export class TidelogClient {
     }
   }
 
-  /** Read records of a partition once; with `waitMs` wait for one at the end of the log. */
+  /** Read records of a partition with one request; at the end of the log the gateway waits up to `waitMs` for a record. */
   async read(topic, partition, options = {}) {
     const { offset, timestamp, from, maxRecords, maxBytes, waitMs, key, tag, ...rest } = options;
     const query = {
       offset, from, tag, timestamp: timeOf(timestamp), max_records: maxRecords, max_bytes: maxBytes, wait_ms: waitMs, ...keyOf(key),
     };
     const path = ["v1", "topics", topic, "partitions", partition, "records"];
-    // The only numbers of a record are its offset and its timestamp, and `TidelogRecord` refuses those that lost digits.
+    // `JSON.parse` suffices: the only numbers of a record are its offset and its timestamp, and `TidelogRecord` refuses them if
+    // they lost digits.
     const answer = await this.#http.request("GET", path, { ...rest, query, waitMs: waitMs ?? 0, parse: JSON.parse });
     return {
       records: answer.records.map((row) => new TidelogRecord(topic, partition, row)),
@@ -120,7 +125,7 @@ export class TidelogClient {
   }
 }
 
-/** Topics: the routes `/v1/topics`. Documents have the members that `/openapi.json` describes. */
+/** Lists, describes, creates, alters and deletes topics, with requests to `/v1/topics`; `/openapi.json` describes the answers. */
 class Topics {
   #http;
 
@@ -128,12 +133,12 @@ class Topics {
     this.#http = http;
   }
 
-  /** Return a page of topics by name: `topics` and `next_cursor`. */
+  /** Return one page of the topics in the order of their names: `topics`, and `next_cursor`, which is null on the last page. */
   page({ limit, cursor, ...options } = {}) {
     return this.#http.request("GET", ["v1", "topics"], { ...options, query: { limit, cursor } });
   }
 
-  /** Iterate over all topics by name. */
+  /** Iterate over all topics in the order of their names. */
   list(options = {}) {
     return pages((cursor) => this.page({ limit: 1000, ...options, cursor }), "topics");
   }
@@ -167,7 +172,7 @@ class Topics {
   }
 }
 
-/** Consumer groups: the routes `/v1/groups`. Documents have the members that `/openapi.json` describes. */
+/** Lists, describes and deletes consumer groups and sets their offsets, with requests to `/v1/groups`; see `/openapi.json`. */
 class Groups {
   #http;
 
@@ -175,12 +180,12 @@ class Groups {
     this.#http = http;
   }
 
-  /** Return a page of groups by name: `groups` and `next_cursor`. */
+  /** Return one page of the groups in the order of their names: `groups`, and `next_cursor`, which is null on the last page. */
   page({ limit, cursor, ...options } = {}) {
     return this.#http.request("GET", ["v1", "groups"], { ...options, query: { limit, cursor } });
   }
 
-  /** Iterate over all groups by name. */
+  /** Iterate over all groups in the order of their names. */
   list(options = {}) {
     return pages((cursor) => this.page({ limit: 1000, ...options, cursor }), "groups");
   }
@@ -190,7 +195,7 @@ class Groups {
     return this.#http.request("GET", ["v1", "groups", group], options);
   }
 
-  /** Delete a group without members, with its committed offsets. */
+  /** Delete a group and its committed offsets; the group must not have members. */
   delete(group, options) {
     return this.#http.request("DELETE", ["v1", "groups", group], options);
   }
@@ -200,7 +205,7 @@ class Groups {
     return (await this.#http.request("GET", ["v1", "groups", group, "offsets"], { ...options, query: { topic } })).offsets;
   }
 
-  /** Return the lag of a group: the sum `lag`, and the list `partitions`. */
+  /** Return the lag of a group in records: the sum `lag`, and the list `partitions` with the lag of each. */
   lag(group, { topic, ...options } = {}) {
     return this.#http.request("GET", ["v1", "groups", group, "lag"], { ...options, query: { topic } });
   }

@@ -3,7 +3,7 @@
 import { ProtocolError } from "./errors.js";
 import { checkedInteger, payloadBytes, TidelogRecord } from "./records.js";
 
-/** Records of one partition, in order. */
+/** Records of one partition that arrived together, in the order of their offsets; `nextOffset` is where reading continues. */
 export class Batch {
   constructor(topic, message) {
     this.topic = topic;
@@ -32,12 +32,12 @@ class Item {
 }
 
 /**
- * The bounded queue between the connection and the program.
+ * The bounded queue of received records between a subscription's connection and the program that iterates over it.
  *
  * The gateway never sends more records than it has credit for, which bounds the queue: the records that are queued and
- * not released, and the credit at the gateway, are together at most the window. After a lost connection the subscription
- * continues at the positions of `received`, because the queue is kept. `state` has the positions that the program has
- * processed, with which a new subscription continues.
+ * not released, and the credit at the gateway, are together at most the window (the option `credit`). After a lost
+ * connection the subscription continues at the positions of `received`, because the queue is kept. `state` has the
+ * positions that the program has processed, with which a new subscription continues.
  */
 export class Inbox {
   #queue = [];
@@ -51,7 +51,7 @@ export class Inbox {
    * @param {string} topic
    * @param {{records: number, bytes: number}} window
    * @param {{resumeToken?: string, resume?: Record<string, number>}} start
-   * @param {boolean} isMember whether it is a member of a group: the group stores the positions, so nothing is resumed
+   * @param {boolean} isMember whether the subscription is a member of a group, which then chooses the start positions
    */
   constructor(topic, window, start, isMember) {
     this.topic = topic;
@@ -71,7 +71,7 @@ export class Inbox {
       const before = this.received.get(partition);
       checkedInteger(offset, "offset");
       if (before !== undefined && before !== offset) {
-        throw unexpected(`partition ${partition} continues at offset ${offset}, but ${before} was requested`);
+        throw unexpected(`partition ${partition} of topic ${this.topic} continues at offset ${offset}, but ${before} was requested`);
       }
       this.received.set(partition, offset);
     }
@@ -80,12 +80,12 @@ export class Inbox {
     this.isOpened = true;
   }
 
-  /** Return the members of `sub` with the start position. */
+  /** Return the start position as fields of a request `sub`; empty for a member of a group. */
   get start() {
     return this.isMember ? {} : membersOf(this.receivedState);
   }
 
-  /** Return the positions up to which the program has processed records. */
+  /** Return the positions up to which the program has processed records; empty for a member, whose group stores them. */
   get state() {
     if (this.isMember) return {};
     const { resume_token: resumeToken, resume } = membersOf(this.processedState);
@@ -116,14 +116,14 @@ export class Inbox {
     const { partition, records, next_offset: nextOffset, resume_token: token } = message;
     checkedInteger(partition, "partition");
     checkedInteger(nextOffset, "next_offset");
-    if (!Array.isArray(records)) throw unexpected("a batch message has no list of records");
+    if (!Array.isArray(records)) throw unexpected(`a batch message of topic ${this.topic} has no list of records`);
     let expected = this.received.get(partition) ?? 0;
     const batch = new Batch(this.topic, message);
     for (const { offset } of batch.records) {
-      if (offset < expected) throw unexpected(`partition ${partition}: offset ${offset} arrived, but ${expected} or a later one was expected`);
+      if (offset < expected) throw unexpected(`partition ${partition} of topic ${this.topic}: offset ${offset} arrived, but ${expected} or a later one was expected`);
       expected = offset + 1;
     }
-    if (nextOffset < expected) throw unexpected(`next_offset ${nextOffset} of partition ${partition} is before ${expected}`);
+    if (nextOffset < expected) throw unexpected(`partition ${partition} of topic ${this.topic}: next_offset ${nextOffset} is below ${expected}`);
     this.received.set(partition, nextOffset);
     advance(this.receivedState, new Map([[partition, nextOffset]]), token);
     if (records.length === 0) this.#addProgress(partition, nextOffset, token);
@@ -135,7 +135,7 @@ export class Inbox {
     const expected = this.received.get(checkedInteger(partition, "partition")) ?? 0;
     checkedInteger(nextOffset, "next_offset");
     if (fromOffset !== expected || nextOffset <= fromOffset) {
-      throw unexpected(`partition ${partition}: a gap from ${fromOffset} to ${nextOffset} arrived, but one from ${expected} was expected`);
+      throw unexpected(`partition ${partition} of topic ${this.topic}: a gap from offset ${fromOffset} to ${nextOffset} arrived, but one from ${expected} was expected`);
     }
     this.received.set(partition, nextOffset);
     advance(this.receivedState, new Map([[partition, nextOffset]]), token);
@@ -148,7 +148,7 @@ export class Inbox {
     this.#queue.push(new Item(batch, sizes, token));
   }
 
-  /** Empty batches cost no credit, so those that follow each other are joined. */
+  /** Queue a position without records. It costs no credit, so consecutive ones are merged, or the queue would be unbounded. */
   #addProgress(partition, nextOffset, token) {
     let last = this.#queue.at(-1);
     if (!last || last.batch) {
@@ -181,13 +181,13 @@ export class Inbox {
 
   /** Count all records of a partition before `nextOffset` as processed. */
   processedTo(partition, nextOffset) {
-    if (this.isMember && !this.received.has(partition)) return; // the group has assigned it to another member
+    if (this.isMember && !this.received.has(partition)) return; // the partition was revoked from this member
     if ((this.processed.get(partition) ?? 0) >= nextOffset) return;
     this.processed.set(partition, nextOffset);
     this.processedState.resume.set(String(partition), nextOffset);
   }
 
-  /** Free the credit of an item's records up to `count`. */
+  /** Free the credit of the first `count` records of an item. */
   release(item, count) {
     while (item.released < count) {
       const size = item.sizes[item.released];
@@ -199,7 +199,7 @@ export class Inbox {
     }
   }
 
-  /** Count a whole item as processed. */
+  /** Free the credit of all records of an item, and count them as processed unless their partition was revoked. */
   finish(item) {
     this.release(item, item.sizes.length);
     if (item.isDropped) return;

@@ -1,5 +1,6 @@
 /**
- * Errors of the client: a class for each kind. An error has the gateway's `code`, and whether a retry may help or do harm.
+ * Errors of the client: a class for each kind. `code` names the cause; `retryable` says whether a retry may succeed, and
+ * `definite` whether the failed request certainly had no effect, so that a retry does no harm.
  *
  * The gateway answers with problem documents (RFC 9457); `errorOf` turns one into an error. Errors that the client itself
  * detects (no connection, no answer in time, an answer that is not the gateway's) have codes of their own.
@@ -27,13 +28,13 @@ export class TidelogError extends Error {
 /** The credentials are missing, wrong, revoked or expired (401). */
 export class AuthenticationError extends TidelogError {}
 
-/** The caller has no permission for this (403). */
+/** The principal of the client's credentials has no permission for the request (403). */
 export class ForbiddenError extends TidelogError {}
 
 /** The topic, partition, group or path does not exist (404). */
 export class NotFoundError extends TidelogError {}
 
-/** The request conflicts with the present state, such as a topic that exists already (409). */
+/** The request conflicts with the present state, such as a topic that exists already (409) or was recreated (409, 410). */
 export class ConflictError extends TidelogError {}
 
 /** The request is not valid (400, 405, 406, 413, 415, 421, 422), or the client refuses to send it. */
@@ -49,13 +50,13 @@ export class OffsetOutOfRangeError extends TidelogError {
   }
 }
 
-/** Too much at once (429): send again after `retryAfterMs`. */
+/** A limit of rates, connections or memory is exhausted (429); retry after `retryAfterMs`. */
 export class OverloadedError extends TidelogError {}
 
-/** The log cannot accept the request now (503); nothing was written. */
+/** The gateway or a node cannot serve the request now (503), or the client was too slow (408); see `definite`. */
 export class UnavailableError extends TidelogError {}
 
-/** The request may have taken effect, or not (504, or the connection broke before the answer). */
+/** It is unknown whether the request took effect (504, or the connection broke before the answer). */
 export class OutcomeUnknownError extends TidelogError {}
 
 /** The gateway cannot be reached, or the connection broke. */
@@ -96,7 +97,7 @@ const CLASS_BY_STATUS = {
 };
 
 /**
- * Return the error of a problem document or of the shorter one in a message or a record's result.
+ * Return the error for a problem document, or for the shorter object `error` in a WebSocket message or a record's result.
  *
  * @param {object} problem with `code`, `status`, `detail` and `retryable`
  * @param {{requestId?: string, retryAfterMs?: number}} [about] values of the answer's headers

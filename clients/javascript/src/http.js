@@ -30,7 +30,7 @@ export class Credentials {
     return typeof this.#token === "function";
   }
 
-  /** Return the members of a WebSocket's message `auth`; undefined without credentials. */
+  /** Return the fields of the WebSocket message `auth`; undefined without credentials. */
   async message() {
     if (this.#user !== undefined) return { user: this.#user, password: this.#password };
     const token = typeof this.#token === "function" ? await this.#token() : this.#token;
@@ -94,7 +94,7 @@ export class HttpTransport {
    * @param {string} [options.body] JSON text
    * @param {boolean} [options.isRepeatable] whether the request is idempotent
    * @param {number} [options.waitMs] how long the request asks the gateway to wait for records; added to the timeout
-   * @param {(text: string) => any} [options.parse]
+   * @param {(text: string) => any} [options.parse] parses the answer; by default integers beyond 2^53 - 1 become BigInt
    */
   async request(method, path, options = {}) {
     const { signal, retries = this.#retries, isRepeatable = method === "GET" } = options;
@@ -126,8 +126,8 @@ export class HttpTransport {
    * @param {object} options
    * @param {object} options.query
    * @param {AbortSignal} options.signal ends the answer
-   * @param {number} [options.timeoutMs] how long the head of the answer may take
-   * @param {number} options.quietMs the connection counts as lost if no data arrives for this time
+   * @param {number} [options.timeoutMs] how long the head of the answer may take, in milliseconds
+   * @param {number} options.quietMs the connection counts as lost if no data arrives for this number of milliseconds
    */
   async open(path, { query, signal, timeoutMs = this.#timeoutMs, quietMs }) {
     const url = this.#urlOf(path, query);
@@ -231,7 +231,7 @@ function pathSegment(part) {
   const text = String(part);
   // A URL resolves "." and ".." even where they are percent-encoded.
   if (text === "" || text === "." || text === "..") {
-    throw new InvalidRequestError(`a name in a path must not be "${text}"`, { code: "invalid_name" });
+    throw new InvalidRequestError(`the name of a topic or group, or a key, must not be "${text}"`, { code: "invalid_name" });
   }
   return encodeURIComponent(text);
 }

@@ -63,7 +63,7 @@ export function isExact(text) {
  * @param {string} text
  * @param {{numbers?: "exact" | "bigint" | "text" | "lossy"}} [options] what happens to numbers that a double does not hold:
  *   "exact" (the default) throws `InexactNumberError`; "bigint" makes integers beyond 2^53 - 1 BigInt, and throws for
- *   others; "text" makes them `JsonNumber`; "lossy" is `JSON.parse`
+ *   other such numbers; "text" makes each a `JsonNumber`; "lossy" rounds them, as `JSON.parse` does
  */
 export function parseJson(text, options = {}) {
   const numbers = options.numbers ?? "exact";

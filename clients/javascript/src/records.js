@@ -125,7 +125,7 @@ function sized(text, encoding) {
 }
 
 /**
- * Convert a record to the form of the gateway's API.
+ * Convert a record that is passed to `publish` to the row of a publish request, and check its fields.
  *
  * @param {object} record see `PublishRecord` in `index.d.ts`
  */

@@ -4,12 +4,12 @@ import { abortReason, AuthenticationError, ConnectionError, errorOf, OverloadedE
 
 export const SUBPROTOCOL = "tidelog.v1.json";
 
-/** The id of no subscription of this client: a request to end it is a probe that any gateway answers at once. */
+/** An id that this client gives no subscription: a request to end it is a probe, which the gateway answers at once. */
 const PROBE_SID = 0;
 const OPEN = 1;
 const ERROR_WAIT_MS = 20;
 
-/** An open connection. `closed` rejects, once, with the reason for which it ended. */
+/** A WebSocket to the gateway. `closed` is a promise that rejects, once, with the error that ended the connection. */
 export class GatewaySocket {
   #socket;
   #onMessage;
@@ -29,10 +29,11 @@ export class GatewaySocket {
    * @param {URL} options.base
    * @param {typeof WebSocket} options.WebSocket
    * @param {import("./http.js").Credentials} options.credentials
-   * @param {number} options.timeoutMs for the handshake, and for the answer to the credentials
+   * @param {number} options.timeoutMs maximum duration of the handshake, and then of the answer to the credentials
    * @param {number} options.heartbeatMs a connection without data for this time is probed, and ended if the probe has no
    *   answer within the same time
-   * @param {(kind: string, body: any) => void} options.onMessage called with each message that is not an answer
+   * @param {(kind: string, body: any, socket: GatewaySocket) => void} options.onMessage called with each message that is not
+   *   an answer
    * @param {AbortSignal} options.signal
    */
   static async open(options) {
@@ -57,7 +58,7 @@ export class GatewaySocket {
     this.closed = new Promise((_, reject) => {
       this.#end = reject;
     });
-    this.closed.catch(() => {}); // without a caller that waits, the rejection must not count as unhandled
+    this.closed.catch(() => {}); // if no caller awaits `closed`, its rejection must not be reported as unhandled
     this.#socket = new WebSocket(url.href, [SUBPROTOCOL]);
     this.#listen("message", (event) => this.#received(event.data));
     this.#listen("close", (event) => this.#fail(this.#closeError(event)));
@@ -115,7 +116,7 @@ export class GatewaySocket {
     const opened = new Promise((resolve, reject) => {
       this.#listen("open", () => {
         if (this.#socket.protocol === SUBPROTOCOL) resolve();
-        else reject(new ProtocolError(`WebSocket: ${this.#socket.url} does not speak ${SUBPROTOCOL}`, { code: "bad_reply" }));
+        else reject(new ProtocolError(`WebSocket: ${this.#socket.url} does not speak ${SUBPROTOCOL}; check the url and proxies`, { code: "bad_reply" }));
       });
       onAbort = () => reject(abortReason(signal));
       signal.addEventListener("abort", onAbort, { once: true });
@@ -176,7 +177,7 @@ export class GatewaySocket {
             return;
           }
           const about = { code: "connection_lost", retryable: true, definite: false };
-          this.#fail(new ConnectionError(`WebSocket: no data arrived for ${2 * heartbeatMs} ms, nor an answer to a probe`, about));
+          this.#fail(new ConnectionError(`WebSocket: ${this.#socket.url} sent no data for ${2 * heartbeatMs} ms and did not answer a probe`, about));
           return;
         }
       }
@@ -214,12 +215,12 @@ export class GatewaySocket {
       case 4429:
         return new OverloadedError(`WebSocket: the gateway allows no more WebSockets${why}`, { ...about, code: "too_many_websockets", status: 429 });
       case 4408:
-        return new UnavailableError(`WebSocket: the gateway ended the connection, because this client is too slow${why}`, { ...about, code: "too_slow" });
+        return new UnavailableError(`WebSocket: the gateway ended the connection, because this client reads too slowly${why}`, { ...about, code: "too_slow" });
       case 1012:
         return new UnavailableError(`WebSocket: the gateway is stopping${why}`, { ...about, code: "shutting_down" });
       case 1013:
         // The error that the gateway sent before has the true cause, and how long to wait.
-        return this.#lastRefusal?.retryable ? this.#lastRefusal : new UnavailableError(`WebSocket: try again later${why}`, { ...about, code: "try_again" });
+        return this.#lastRefusal?.retryable ? this.#lastRefusal : new UnavailableError(`WebSocket: the gateway cannot serve this connection now; try again later${why}`, { ...about, code: "try_again" });
       case 1003:
       case 1009:
         return new ProtocolError(`WebSocket: the gateway refused a message of this client (${code})${why}`, { code: "message_refused" });

@@ -12,7 +12,7 @@ const STREAM_OPTIONS = [
   "onDisconnected",
 ];
 const FIRST_STREAM_ATTEMPTS = 5;
-/** Maximum length of an incomplete line that is kept: an event has at least one record, which may be long. */
+/** Maximum length of a line in characters. A line contains the records of one event; a longer line ends the stream. */
 const LINE_CHARS_MAX = 256 * 1024 * 1024;
 
 /** See `RecordStream` in `index.d.ts`. */
@@ -110,7 +110,7 @@ export class RecordStream {
     this.#controller.abort();
   }
 
-  /** Count a whole event as processed; its id has the positions of all partitions. */
+  /** Count all records of an event as processed; its id contains the positions of all partitions, so it replaces `offsets`. */
   #finish(batch, id) {
     this.processed(batch);
     if (id === undefined) return;
@@ -118,7 +118,7 @@ export class RecordStream {
     this.#state.offsets.clear();
   }
 
-  /** Yield the events of consecutive connections. */
+  /** Yield the batches of events, and connect again after a lost connection. */
   async *#events() {
     if (this.#isIterated) throw invalidOption("a stream can be iterated only once; call stream again, with {...stream.state}");
     this.#isIterated = true;
@@ -134,7 +134,8 @@ export class RecordStream {
             this.#backoff.reset();
             if (event.batch) yield event;
           }
-          throw new ConnectionError("the stream ended without an event end", { code: "connection_lost", retryable: true });
+          const ended = `the stream of topic ${this.topic} ended without the event "end", so the connection was lost`;
+          throw new ConnectionError(ended, { code: "connection_lost", retryable: true });
         } catch (error) {
           if (signal?.aborted) throw abortReason(signal);
           if (this.#controller.signal.aborted) return;
@@ -182,7 +183,7 @@ export class RecordStream {
 }
 
 function batchOf(topic, message) {
-  if (!Array.isArray(message.records)) throw new ProtocolError("an event of the stream has no list of records", { code: "bad_reply" });
+  if (!Array.isArray(message.records)) throw new ProtocolError(`an event of the stream of topic ${topic} has no list of records`, { code: "bad_reply" });
   checkedInteger(message.partition, "partition");
   checkedInteger(message.next_offset, "next_offset");
   return new Batch(topic, message);
@@ -215,7 +216,7 @@ function queryOf({ from, group, key, tag }) {
 /**
  * Parse server-sent events; yield the type, the data, and the id if the event has one.
  *
- * @param {AsyncIterable<string>} chunks the text, divided at any places
+ * @param {AsyncIterable<string>} chunks the text, split at arbitrary positions
  */
 export async function* parsedEvents(chunks) {
   let name = "message";

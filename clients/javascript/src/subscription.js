@@ -6,6 +6,7 @@ import { abortReason, AuthenticationError, ConnectionError, errorOf, invalidOpti
 import { GatewaySocket, isPassing } from "./socket.js";
 import { Backoff, Deadline, sleep } from "./waiting.js";
 
+/** Id of the subscription on its connection, which carries no other subscription. */
 const SID = 1;
 /** After a connection that lasted for this time, the back-off begins again with the shortest delay. */
 const GOOD_MS = 5_000;
@@ -14,7 +15,7 @@ const SUBSCRIBE_OPTIONS = [
   "from", "resumeToken", "resume", "group", "member", "key", "tag", "credit", "signal", "timeoutMs", "heartbeatMs",
   "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked", "onLag", "maxLagRecords", "maxMessageBytes", "onGap",
 ];
-/** Default of `maxMessageBytes`: the limit of the package `ws`. */
+/** Default of `maxMessageBytes`, in bytes: the limit of the package `ws`. */
 const MESSAGE_BYTES_MAX = 100 * 1024 * 1024;
 
 /** See `Subscription` in `index.d.ts`. */
@@ -263,7 +264,7 @@ export class Subscription {
     const socket = await GatewaySocket.open({ ...this.#transport, signal, timeoutMs, heartbeatMs, onMessage });
     try {
       const sub = { ...this.#request, ...this.#inbox.start, credit: this.#inbox.initialCredit() };
-      // Batches may arrive in the same turn of the event loop as the answer, so `onOk` processes the answer before them.
+      // Batches may arrive in the same iteration of the event loop as the answer, so `onOk` processes the answer before them.
       const opened = socket.request({ sub }, { signal, timeoutMs, onOk: (ok) => this.#opened(ok, socket, onOpened) });
       await Promise.race([opened, socket.closed]);
       await socket.closed;
@@ -339,7 +340,10 @@ export class Subscription {
     }
   }
 
-  /** Send a commit as soon as a connection is open, and again after a lost connection, because a commit is idempotent. */
+  /**
+   * Send a commit as soon as a connection is open. After a lost connection it is repeated, because a commit is idempotent; a
+   * member's commit fails instead, because its partitions may belong to another member by then.
+   */
   async #requestWhenConnected(body, { signal, timeoutMs }) {
     const deadline = new Deadline(timeoutMs, signal);
     let last;
@@ -353,7 +357,7 @@ export class Subscription {
         } catch (error) {
           if (deadline.isOver) {
             const about = { code: "timed_out", retryable: true, definite: false, cause: last };
-            throw new TimeoutError(`commit: no answer within ${timeoutMs} ms`, about);
+            throw new TimeoutError(`commit for group ${this.#options.group}, topic ${this.topic}: no answer within ${timeoutMs} ms`, about);
           }
           if (this.#inbox.isMember || !isPassing(error)) throw error;
           last = error;

@@ -4,7 +4,7 @@ import { abortReason, invalidOption } from "./errors.js";
 
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
-/** Delays that double up to a maximum. Each is a random one of at least half of it, so that clients do not all reconnect at once. */
+/** Delays that double up to a maximum. Each is shortened at random by up to half, so that clients do not all reconnect at once. */
 export class Backoff {
   #failures = 0;
 
@@ -17,7 +17,7 @@ export class Backoff {
     this.maxMs = maxMs;
   }
 
-  /** Return the delay after another failure; at least the delay that the server asked for. */
+  /** Return the delay in milliseconds after another failure; at least `retryAfterMs`, which the server asked for. */
   next(retryAfterMs = 0) {
     const fullMs = Math.min(this.maxMs, this.initialMs * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;
@@ -30,7 +30,7 @@ export class Backoff {
   }
 }
 
-/** Wait; an aborted signal ends the wait with its reason. */
+/** Return a promise that resolves after `ms`, or rejects with the signal's reason if the signal is aborted before. */
 export function sleep(ms, signal) {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) {
@@ -49,7 +49,10 @@ export function sleep(ms, signal) {
   });
 }
 
-/** A signal that is aborted with the caller's, or after a time. `done` releases the timer and the listener. */
+/**
+ * A signal that is aborted when the caller's signal `parent` is, or after `timeoutMs`, which sets `isOver`. `done` releases the
+ * timer and the listener.
+ */
 export class Deadline {
   #controller = new AbortController();
   #timer;

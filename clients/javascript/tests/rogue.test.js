@@ -13,7 +13,7 @@ function batch(first, last, more = {}) {
   return { batch: { sid: 1, partition: 0, records, next_offset: last + 1, ...more } };
 }
 
-/** Start a server that answers `sub` as a gateway does, and then does what the test says. */
+/** Start a server that answers `sub` as a gateway does, and then calls `then`. */
 function gatewayLike(then, { offset = 0 } = {}) {
   return Rogue.started({
     socket: (socket, number) => {
@@ -103,7 +103,7 @@ test("without tokens in batches the positions since the last one are sent", asyn
     if (number === 1) { socket.send(batch(0, 4)); socket.cut(); }
   });
   const sub = newClient({ url: rogue.url }).subscribe("t", { reconnect: QUICK });
-  await assert.rejects(collect(sub), /continues at offset 0, but 5 was requested/); // this server looks at tokens alone
+  await assert.rejects(collect(sub), /continues at offset 0, but 5 was requested/); // this server only uses resume tokens
   assert.deepEqual([subs[1].resume_token, subs[1].resume], ["t0", { 0: 5 }]);
   await rogue.close();
 });

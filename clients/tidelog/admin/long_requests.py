@@ -1,7 +1,8 @@
-"""Wait for an answer that may take an hour, while probes show that the node is alive.
+"""Waits for answers that may take an hour, while probes show whether the node is alive.
 
-A stopped or partitioned node is as silent as a working one. So after a quiet period the client sends probes, which a
-working node answers immediately; if several remain unanswered, the node counts as dead.
+A node that is stopped or partitioned from the client is as silent as one that works on the request. Therefore the
+client sends probes after a quiet period, which a working node answers immediately; if several remain unanswered, the
+node counts as dead.
 """
 
 from __future__ import annotations

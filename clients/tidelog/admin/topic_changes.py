@@ -118,11 +118,15 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
 
 
 async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
-    """Retry until the request timeout.
+    """Run `attempt` until it succeeds, fails permanently, or the request timeout is over.
 
     Args:
         attempt: called with True if the outcome of an earlier attempt is unknown.
         about: the operation, for messages.
+
+    Raises:
+        TidelogError: the last failure; or, if the last attempt was refused with a retriable error, the failure of the
+            first attempt whose outcome is unknown.
     """
     unknown: TidelogError | None = None
 

@@ -69,9 +69,10 @@ class FigureSums:
         return TopicFigures(known.topic_id, count, records, end, size, idle, unavailable, under_replicated)
 
     def _lacks_copies(self, partition: pb.PartitionInfo, copies: int) -> bool:
-        """Return whether a copy is incomplete, its node is not alive, or there are fewer copies than `copies`.
+        """Return whether a replica is incomplete, its node is not alive, or there are fewer replicas than `copies`.
 
-        The owner reports the copy of a dead node as complete until there are records that it lacks.
+        The state of the node is checked, too, because the owner reports the replica of a dead node as complete until
+        there are records that the replica lacks.
         """
         placement = partition.placement
         is_short = bool(placement) and sum(self._nodes.get(each, True) for each in placement) < max(

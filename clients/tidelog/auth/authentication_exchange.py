@@ -50,7 +50,7 @@ class Authenticator(Protocol):
 
 
 class SingleStepExchange:
-    """Credentials that need no challenge: API keys and tokens.
+    """Authenticates a connection with credentials that need no challenge: an API key or a token.
 
     Args:
         credentials: sent with HELLO.

@@ -27,7 +27,7 @@ PASSWORD_CHARS_MIN: Final = 8
 
 
 class Password:
-    """A user's password.
+    """Authenticates with a user's password.
 
     Args:
         user: the user's name.
@@ -59,7 +59,7 @@ class Password:
         return Password(self._user, password if isinstance(password, str) else password.carried())
 
     async def stretch(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """Return the salted password; the last result is cached, because it takes tens of milliseconds.
+        """Return the salted password; the last result is cached, because computing it takes tens of milliseconds.
 
         Raises:
             UnauthenticatedError: the password is invalid.

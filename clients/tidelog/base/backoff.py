@@ -18,7 +18,7 @@ _MS: Final = 1000
 
 @dataclass(slots=True)
 class Backoff:
-    """The back-off of one sequence of attempts.
+    """Counts the failures of one operation and computes the delay before its next attempt.
 
     Args:
         first_s: the step after the first failure, in seconds.

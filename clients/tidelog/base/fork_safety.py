@@ -1,7 +1,7 @@
 """Callbacks in forked child processes: a child must not append records to batches that only its parent sends.
 
-Calls with a check raise `ForkedError`. Appends without a check are disabled here once for each fork, which is cheaper
-than comparing the process id for each record.
+Methods that compare process ids raise `ForkedError` in the child. Appends of single records do not compare them;
+instead, a callback disables these appends once in each child, which is cheaper than a comparison for each record.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 
 
 class _ForkCallbacks:
+    """Holds callbacks by object, as long as the object is alive, and calls them in a forked child."""
+
     def __init__(self) -> None:
         self._all: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 

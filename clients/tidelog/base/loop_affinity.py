@@ -9,7 +9,7 @@ from tidelog.errors import ForkedError, WrongEventLoopError
 
 
 class LoopAffinity:
-    """The process in which an object was created, and the event loop in which it was first used."""
+    """Checks that an object is used only in the process that created it and in the event loop that first used it."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()

@@ -2,8 +2,9 @@
 
 Built on `FrameReceiver`, an `asyncio.BufferedProtocol` that runs on asyncio and uvloop, without a task of its own.
 `request` writes immediately and returns a future, so that the producer can send the batches of many partitions in one
-tick and in order; `call` waits until the connection has room. When the connection ends (by the peer, garbage or close),
-every pending request fails with an error that says whether its outcome is known.
+iteration of the event loop and in order; `call` waits until the connection is `ready`. When the connection is closed
+(by the peer, by this client, or because of invalid data), every pending request fails with an error whose `definite`
+states whether the outcome is known.
 
 A peer can die silently: stopped, or with a cut cable. `silent_s` reports how long an answer has been due without any
 byte; `owner_changes.py`, which knows other nodes, acts on it. TCP keep-alive and a limit on unacknowledged bytes let
@@ -83,7 +84,10 @@ class Subscriber(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection after the HELLO exchange. Created by `connect`."""
+    """Sends requests to one node, and passes answers and pushed frames to callbacks and subscribers.
+
+    Created by `connect`, which also exchanges HELLO.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address, *, idle_poll_us: int = 0) -> None:
         self.address = address
@@ -94,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._polls = idle_poll_us > 0
         # All attachments are admitted: this client's requests and credits bound their sizes.
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO)
-        self.get_buffer = self._receiver.buffer  # type: ignore[method-assign]  # a call less for each frame
+        self.get_buffer = self._receiver.buffer  # type: ignore[method-assign]  # saves a call for each frame
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
         self._requests = PendingRequests(loop, self._timeout_error)
@@ -107,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self.liveness: Liveness | None = None
         """Detects a dead node while the connection is open; None: requests wait for their time-out."""
         self.throttle: Throttle | None = None
-        """The quota of this client; None until the node reports one."""
+        """Delays publishes according to the quota of this client; None until the node reports a quota."""
         self.count_throttled: Callable[[float], None] = lambda _: None
         """Called with the seconds by which the delay that the node's quota requires has grown."""
 
@@ -193,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         """Write a request immediately.
 
         Args:
-            envelope: the request, of some kind; its correlation id is set here.
+            envelope: the request; its correlation id is set here.
             attachment: buffers that are sent after the envelope.
             attachment_bytes: total length of the attachment.
             timeout_s: time without an answer after which the outcome is a RequestTimeoutError.
@@ -213,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             self._idle_poll.waits(attachment_bytes)
 
     async def call(self, envelope: pb.Envelope, *, timeout_s: float, wait_s: float = 0.0) -> Frame:
-        """Send a request as soon as the connection has room and return its answer.
+        """Send a request as soon as the connection is `ready`, and return its answer.
 
         Raises:
             TidelogError: the node's error, or the reason why the connection ended.

@@ -184,7 +184,7 @@ def require_context(name: str | None = None) -> Context:
     """Return the context of a name, by default the current one.
 
     Raises:
-        InvalidRequestError: none is named and none is current.
+        InvalidRequestError: no context is named and none is current; and as `find_context`.
     """
     context = find_context(name)
     if context is None:
@@ -218,7 +218,11 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
 
 
 def with_context(contexts: Contexts, name: str, context: Context, *, instead: bool, use: bool) -> Contexts:
-    """Return the contexts with one added or replaced; the first one becomes current.
+    """Return the contexts after adding or replacing one.
+
+    Args:
+        instead: whether to replace an existing context of this name.
+        use: whether to make the context the current one; it also becomes current if no context is.
 
     Raises:
         InvalidRequestError: the name is invalid, or exists and `instead` is not set.
@@ -234,7 +238,7 @@ def with_context(contexts: Contexts, name: str, context: Context, *, instead: bo
 
 
 def using(contexts: Contexts, name: str) -> Contexts:
-    """Return the contexts with another one current.
+    """Return the contexts with the named one as the current one.
 
     Raises:
         InvalidRequestError: the context does not exist.
@@ -245,7 +249,7 @@ def using(contexts: Contexts, name: str) -> Contexts:
 
 
 def without_context(contexts: Contexts, name: str) -> Contexts:
-    """Return the contexts without one; if it was current, none is.
+    """Return the contexts without the named one; if that was the current one, no context is current.
 
     Raises:
         InvalidRequestError: the context does not exist.

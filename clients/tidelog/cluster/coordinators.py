@@ -1,7 +1,7 @@
 """Requests to the coordinator of a consumer group: the owner of the group's partition of `__offsets`.
 
-Any node forwards such a request and marks its answer. So a client whose cached route is missing or stale pays a hop,
-and refreshes the route for its next request.
+Any node forwards such a request and marks its answer as forwarded. If a client's cached route is missing or stale, its
+request takes one more hop, and the client refreshes the route for its next request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def coordinator_partition(group: str, partition_count: int) -> TopicPartition:
 async def at_coordinator(
     router: Router, group: str, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True
 ) -> T:
-    """Ask the coordinator of a group if it is known, and other nodes as `Router.at_any`.
+    """Ask the coordinator of a group if its address is known, and other nodes as `Router.at_any` does.
 
     Raises:
         TidelogError: see `Router.at_any`.

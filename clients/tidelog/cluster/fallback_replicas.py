@@ -1,10 +1,11 @@
-"""Reads from another replica while a partition's owner cannot be reached, up to the commit point it knows.
+"""Reads from another replica, up to the commit point that this replica knows, while the owner cannot be reached.
 
 A partition that has lost its quorum elects no new owner, but every replica can still serve committed records. Reading
-from other replicas immediately would redirect readers at every failover, which usually lasts less than a second. So the
-client records when the owner started to fail, and after `FALLBACK_AFTER_S` reads from another replica, preferably a
-responsive one. It then reconnects to the owner in the background and reads from the owner again once that answers. Only
-reads use other replicas: a replica may know an older commit point than the owner, never a newer one.
+from other replicas immediately would redirect readers at every failover, which usually lasts less than a second.
+Therefore the client records when the owner started to fail, and after `FALLBACK_AFTER_S` reads from another replica,
+preferably a responsive one. It then reconnects to the owner in the background and reads from the owner again once the
+owner answers. Only reads use other replicas: a replica may know an older commit point than the owner, never a newer
+one.
 """
 
 from __future__ import annotations

@@ -59,4 +59,6 @@ def summary(failures: Sequence[TidelogError]) -> TidelogError:
     answered = [error for error in failures if not isinstance(error, NodeUnreachableError)]
     if unknown or answered:
         return [*unknown, *answered][0]
-    return NodeUnreachableError("; ".join(dict.fromkeys(map(str, failures))) or "no node address is known")
+    return NodeUnreachableError(
+        "; ".join(dict.fromkeys(map(str, failures))) or "this client knows no address of a node"
+    )

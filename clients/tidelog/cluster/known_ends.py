@@ -14,7 +14,7 @@ PARTITIONS_MAX: Final = 65_536
 
 
 class KnownEnds:
-    """The log ends that one client knows, by partition."""
+    """Remembers the highest log end that one client knows of each partition, and the epoch of that end."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[bytes, int], tuple[int, int]] = {}

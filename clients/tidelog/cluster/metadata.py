@@ -98,7 +98,7 @@ class Metadata:
             self.forget(topic.name)
 
     def is_stale(self, topic: pb.TopicInfo) -> bool:
-        """Return whether a topic was deleted.
+        """Return whether the topic of a node's answer was deleted, so that the answer is outdated.
 
         A node of an older release reports no serials; the topics that it reports are stale only if their deletion is
         known.

@@ -37,8 +37,8 @@ class RefreshRequest(NamedTuple):
     Attributes:
         rounds: number of consecutive rounds without a change.
         hold_s: how long the answer may be held back, in seconds.
-        confirm: whether a caller needs a confirmed answer.
-        must_confirm: topics whose answer must be confirmed.
+        confirm: whether the node shall confirm its answer with the metadata owner, if that can be reached.
+        must_confirm: topics whose callers get an error if the answer is not confirmed.
     """
 
     topics: list[str]
@@ -76,7 +76,9 @@ class MetadataRefresher:
     def request(
         self, topic: str, *, awaits_change: bool = False, fresh: bool = False, must_confirm: bool = False
     ) -> asyncio.Future[None]:
-        """Return the future of an answer about `topic`, in flight or scheduled; shield it instead of cancelling it.
+        """Return the future of an answer about `topic`, in flight or scheduled.
+
+        Several callers may get the same future, so a caller that can be cancelled must shield it.
 
         Args:
             awaits_change: whether the node may hold the answer back until metadata changes.

@@ -38,8 +38,8 @@ class MetadataRequests:
     """Requests metadata of topics, and the confirmation of topic names, from nodes.
 
     Args:
-        first_of: hedges an attempt over the connections of the nodes and returns the first success; the number rotates
-            the nodes.
+        first_of: hedges an attempt over the connections of the nodes and returns the first success; its second argument
+            is the number by which the order of the nodes is rotated.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MetadataRequests:
         self._first_of = first_of
 
     async def ask(self, request: RefreshRequest) -> Answer:
-        """Return the first node's answer.
+        """Send a metadata request, hedged over the nodes, and return the first answer.
 
         Raises:
             TidelogError: no node answered.
@@ -81,7 +81,7 @@ class MetadataRequests:
             news, errors = self._take(joined(pages), connection.address)
             if pages[0].unconfirmed and request.must_confirm:
                 unsure = EpochChangingError(
-                    "the owner of the topics' metadata does not answer at the moment; try again"
+                    "the owner of the topics' metadata does not answer, so the topics cannot be confirmed; try again"
                 )
                 errors = dict.fromkeys(request.must_confirm, unsure) | dict(errors)
             return news, errors

@@ -32,7 +32,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class NearestReplica:
-    """Selects replicas in one client's zone.
+    """Selects the replica in one client's zone from which a partition is read, and excludes replicas that fail or lag.
 
     Args:
         zone: the client's zone; "" to read everything from owners.

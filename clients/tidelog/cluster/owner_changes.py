@@ -10,8 +10,7 @@ times a second:
 - when metadata names another owner, the expectation is abandoned: immediately if the node is silent or the operation is
   a subscription, otherwise after `GRACE_S`, because a responsive node may still answer with the outcome. An abandoned
   request has an unknown outcome: a publish is sent again with the same sequence number, and a late answer to the
-  abandoned request is ignored. A new owner needs a higher epoch, so a lagging node
-  cannot cause an abandonment.
+  abandoned request is ignored. A new owner needs a higher epoch, so a lagging node cannot cause an abandonment.
 """
 
 from __future__ import annotations

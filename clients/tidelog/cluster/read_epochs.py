@@ -48,7 +48,7 @@ class EpochRange:
 
 
 class ReadEpochs:
-    """The epochs of the records that one client has read, and of the committed positions that it has received.
+    """Remembers the epochs of the records that one client has read, and of the committed positions that it received.
 
     At most `PARTITIONS_MAX` partitions are remembered; those noted first are evicted first.
     """
@@ -76,7 +76,7 @@ class ReadEpochs:
             self._add(key, current.epoch, current.first_offset, current.end_offset)
 
     def read_batch(self, topic_id: bytes, partition: int, epoch: int, batch: RecordBatch) -> None:
-        """Note that a batch, or a slice of it, was read, as `read` does; usually it extends the range read last."""
+        """Note that one batch, or a slice of it, was read; faster than `read` if the batch extends the last range."""
         header, known = batch.header, self._read.get((topic_id, partition))
         if known:
             newest = known[0]
@@ -117,7 +117,7 @@ class ReadEpochs:
 
 
 class ReceivedEpochs:
-    """The epochs of the records before one consumer's positions, as far as known.
+    """Tracks the epoch of the last record that one consumer has received from each partition.
 
     Args:
         ends: the log ends that the client knows; updated from received batches.

@@ -1,6 +1,6 @@
 """Selects the connection for each request: the owner of a partition, or any node that answers.
 
-It looks routes up in `Metadata`, refreshes missing or stale ones (`metadata_refresh.py`), and retries retriable
+The router looks routes up in `Metadata`, refreshes missing or stale ones (`metadata_refresh.py`), and retries retriable
 failures until the request timeout. A request that any node can answer is sent to a responsive node, and hedged if that
 node is slow (`hedged_requests.py`). A request to an owner is abandoned if the partition has moved and the old owner is
 silent (`owner_changes.py`).
@@ -127,7 +127,7 @@ class Router:
     async def call_reader(
         self, partitions: Sequence[TopicPartition], replica: ReadReplica, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """Send a request to the replica that serves reads; abandon it if it is not answered and another one can serve.
+        """Send a request to the replica that serves reads; abandon it for another replica if there is no answer.
 
         Raises:
             ConnectionLostError: the request was abandoned.
@@ -417,7 +417,7 @@ class Router:
             self.refresh_later(topic)
 
     def stored_in(self, topic: str, partition: int, epoch: int) -> None:
-        """Note the epoch in which records were stored; a newer one than cached may have another owner."""
+        """Refresh the metadata if records were stored in a newer epoch than the cached one, whose owner may differ."""
         route = self.metadata.route(topic, partition)
         if route is not None and epoch > route.epoch:
             self.refresh_later(topic)

@@ -1,4 +1,4 @@
-"""A client's quota on one connection, and how publishing observes it.
+"""A client's produce quota on one connection, and how publishing observes it.
 
 A node accepts a publish that exceeds the quota and reports in its answer how long the client must pause. If the client
 publishes earlier, the node stops reading from the connection, which blocks all other requests on it. So the client
@@ -71,7 +71,10 @@ class Throttle:
         self._in_flight_bytes_max = produce_bytes * IN_FLIGHT_S
 
     def heard(self, envelope: pb.Envelope, throttle_ms: int) -> None:
-        """Pause publishing for as long as an answer requires."""
+        """Count the delay that an answer reports; pause publishing if the answer is to a PUBLISH or HELLO.
+
+        Delays that other answers report, for example to a FETCH, are enforced by the node and do not affect publishing.
+        """
         now = self._loop.time()
         until = now + throttle_ms / 1000
         if until > self._delayed_until:
@@ -82,8 +85,8 @@ class Throttle:
         if throttle_ms and not self._logged:
             self._logged = True
             _log.warning(
-                "%s throttles %s to its quota; publishing continues in %.1f s. This is logged once per connection and "
-                "principal; see the throttle metrics for the total delay, `tidelog quota list` for the quota",
+                "%s throttles %s to its quota, now for %.1f s. This is logged once per connection and principal; see "
+                "the throttle metrics for the total delay, `tidelog quota list` for the quota",
                 self._node,
                 self.principal,
                 until - now,

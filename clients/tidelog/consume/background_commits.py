@@ -39,6 +39,7 @@ class BackgroundCommits:
 
     Args:
         store: stores positions, given the topic ids by name.
+        group: the group, as log messages name it.
         topic_ids: returns the ids of the topics that are read, by name.
     """
 
@@ -77,8 +78,9 @@ class BackgroundCommits:
             callbacks = [*callbacks, on_commit]
         if len(callbacks) > CALLBACKS_MAX or len(self._waiting) + len(positions) > PARTITIONS_MAX:
             raise BufferFullError(
-                f"{len(self._callbacks)} callbacks and positions of {len(self._waiting)} partitions are waiting for "
-                f"the commit in flight (limits: {CALLBACKS_MAX} and {PARTITIONS_MAX}); await commit() first"
+                f"{self._group}: {len(self._callbacks)} callbacks and positions of {len(self._waiting)} partitions are "
+                f"waiting for the commit in flight (limits: {CALLBACKS_MAX} and {PARTITIONS_MAX}): call commit(), "
+                "which waits for them, before the next commit_soon()"
             )
         self._callbacks = callbacks
         ids = self._topic_ids()
@@ -158,7 +160,7 @@ class BackgroundCommits:
                 callback(held, error)
             except Exception as raised:  # noqa: BLE001 - the application's code may raise anything
                 asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"on_commit {callback!r} raised", "exception": raised},
+                    {"message": f"the on_commit callback {callback!r} raised an exception", "exception": raised},
                 )
 
 

@@ -1,6 +1,6 @@
 """The consumer: reads partitions in order, across lost connections and moved partitions.
 
-It combines `TopicDiscovery` (finds partitions), `Assignment` (reads them) and the cursor (delivers records).
+`Consumer` combines `TopicDiscovery` (finds partitions), `Assignment` (reads them) and `Cursor` (delivers records).
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class Consumer:
 
     @internal
     async def more(self) -> bool:
-        """Wait until the cursor may have more records, or has passed an undecodable one; False when closed.
+        """Wait until the cursor may have more records, or has skipped an undecodable one; False when closed.
 
         Raises:
             TidelogError: as `next_batch`; or a dead letter was not acknowledged.
@@ -568,7 +568,7 @@ class Consumer:
             self._yield_at = time.monotonic() + SKIP_SLICE_S
 
     async def _counted(self, work: Awaitable[T]) -> T:
-        """Await work for the application, which does not count as idle (`poll_timeout_s`) while it waits."""
+        """Await `work` for the application. Meanwhile the application waits, so `poll_timeout_s` does not apply."""
         self._waiting.count += 1
         try:
             return await work

@@ -133,7 +133,11 @@ class ConsumerParts:
     dead_letters: DeadLetters
 
     async def end(self, *, commits_in_hand: bool) -> None:
-        """End all parts; a member leaves its group."""
+        """End all parts; a member leaves its group.
+
+        Args:
+            commits_in_hand: whether the records that the application still holds count as processed and are committed.
+        """
         try:
             await self.commits.settled()
             if self.member is not None:

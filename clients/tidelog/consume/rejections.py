@@ -67,8 +67,8 @@ class Rejections:
         """Return a record as it was sent, before deserialization.
 
         Raises:
-            RecordError: the log no longer has it.
-            TidelogError: it cannot be read.
+            RecordError: the log no longer has the record.
+            TidelogError: the record cannot be read.
         """
         decoding = self._options.decoding
         if decoding.key is None and decoding.value is None:
@@ -90,7 +90,7 @@ class Rejections:
         """Return a record as the log has it; None if it was deleted.
 
         Raises:
-            TidelogError: it cannot be read.
+            TidelogError: the record cannot be read.
         """
         where = TopicPartition(record.topic, record.partition)
         topic_id = self._topic_ids.get(record.topic, b"")

@@ -1,7 +1,8 @@
 """Discovery of partitions for a consumer of whole topics: existing and added ones, and topics that match a pattern.
 
-It resolves where each partition starts and passes it to the `Assignment`. A partition that the application has
-unassigned is not added again. Partitions that cannot be resolved yet do not delay the others.
+`TopicDiscovery` resolves the start offset of each partition and passes the partition to the `Assignment`. A partition
+that the application has unassigned is not added again. Partitions whose start offset cannot be resolved yet do not
+delay the others.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class InitialPositions:
         """Note the topics and partitions that exist when the member begins.
 
         Raises:
-            TidelogError: they cannot be listed, and the error is not retriable.
+            TidelogError: the topics cannot be listed, and the error is not retriable.
         """
         options, backoff = self._options, Backoff()
         if self._partition_counts is not None or options.start == "earliest":

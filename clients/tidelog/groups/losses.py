@@ -16,7 +16,7 @@ LOST_NAMED_MAX: Final = 20
 
 
 class Losses:
-    """The losses of one consumer that were not reported to its application."""
+    """Collects the losses of one consumer until they are reported to the application, once."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -32,7 +32,7 @@ class Losses:
         self._discard(positions)
 
     def reported(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note that a commit of these positions was refused with an error of its own."""
+        """Note that the application has already got an error for these positions, when their commit was refused."""
         self._discard(positions)
 
     def check(self) -> None:

@@ -304,9 +304,8 @@ class GroupMember:
 
     async def _ask(self, heartbeat: pb.GroupHeartbeat, *, wait_ms: int) -> pb.GroupHeartbeatReply:
         if self._coordinator_partition is None:
-            count = (
-                await self._router.topic(OFFSETS_TOPIC)
-            ).partition_count  # The number of partitions of this topic never changes.
+            # Looked up once, because the number of partitions of this topic never changes.
+            count = (await self._router.topic(OFFSETS_TOPIC)).partition_count
             self._coordinator_partition = coordinator_partition(self._group, count)
         connection = await self._router.connection(*self._coordinator_partition)
         envelope = pb.Envelope(group_heartbeat=heartbeat)

@@ -2,9 +2,9 @@
 
 The coordinator sends the target assignment; the member reports the partitions it holds. The member starts to read only
 partitions of the newest assignment, and reports a revoked partition as held until it has released it; only then is the
-partition assigned to another member. The session counts from when the member *sent* the last answered heartbeat,
-whereas the coordinator counts from when it received it. So a member that cannot reach the coordinator stops reading
-before its partitions are assigned to others.
+partition assigned to another member. The member counts the session from the time at which it *sent* the last answered
+heartbeat, whereas the coordinator counts from the time at which it received that heartbeat. Therefore a member that
+cannot reach the coordinator stops reading before its partitions are assigned to others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ NO_CHANGE = Change(frozenset(), frozenset())
 
 @dataclass(slots=True)
 class Membership:
-    """One membership; a fenced member starts another one with a new id.
+    """Tracks one membership: the assignment, the partitions that are read, and the session.
+
+    A fenced member starts another membership with a new id.
 
     Attributes:
         member_id: 16 to 64 letters and digits, random for each membership.
@@ -69,7 +71,7 @@ class Membership:
 
         Args:
             wait_ms: how long the coordinator may hold the answer back.
-            loads: bytes per second read of each partition; those not held are left out.
+            loads: bytes per second read of each partition; partitions that are not held are left out.
         """
         heartbeat = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
         if not self._is_joined:
@@ -128,7 +130,7 @@ class Membership:
 
     @property
     def ends_at(self) -> float:
-        """When the session expires unless a heartbeat is answered."""
+        """The `session_time` at which the session expires unless a heartbeat is answered."""
         return self._ends_at
 
 

@@ -166,7 +166,7 @@ class PartitionHandover:
     async def _try_to_assign(
         self, membership: Membership, topic: str, topic_id: bytes, places: set[PartitionId]
     ) -> set[PartitionId]:
-        """Resolve the positions and begin; return the partitions that are done."""
+        """Resolve positions and begin to read partitions there; return the partitions that need no further attempt."""
         if topic == self._options.dead_letter:
             # The pattern matches the consumer's own dead-letter topic: hold the partition without reading it.
             return set(membership.begin(places, now=session_time()))

@@ -50,13 +50,15 @@ class RecordAccumulator:
     Args:
         options: options of the partition queues; an open batch is never larger than a batch on the wire.
         delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
-        shared: whether plain records may be appended without a check.
+        shared: whether callers may append plain records to `open` directly, without `accept`.
         settled: called with each chunk that failed before it was queued.
         meter: counts these failures; None without metrics.
 
     Attributes:
-        batch: the open batch; None without records. An attribute, not a property: the sender reads it for each batch.
-        open: the batch that plain records may be appended to without a check, up to its `remaining_bytes`.
+        batch: the open batch; None if no record is waiting. An attribute, not a property, because the sender reads it
+            for each batch.
+        open: the batch to which callers may append plain records directly, up to its `remaining_bytes`; a sealed batch
+            while they must call `accept`.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class RecordAccumulator:
         call_in_forked_child(self, RecordAccumulator.seal_after_fork)
 
     def seal_after_fork(self) -> None:
-        """Refuse appends without a check in a forked child, which must not fill a batch that only its parent sends."""
+        """Refuse direct appends in a forked child, which must not fill a batch that only its parent sends."""
         self.open = self._sealed
 
     @property
@@ -115,7 +117,7 @@ class RecordAccumulator:
             partition_count: number of partitions of the topic, according to the cached metadata.
             memory_reserved: whether the caller, the first in the queue for memory, has reserved the memory of this
                 record.
-            claiming: whether the call may use memory that is reserved for a caller that waited for it.
+            claiming: whether the call may use a claim, and so get memory ahead of queued calls; see `BufferMemory`.
         """
         batch, size_bytes = self.batch, record.size_bytes
         if batch is not None:
@@ -142,7 +144,7 @@ class RecordAccumulator:
     def accept_lists(self, rows: RecordLists, partition_count: int) -> tuple[OpenBatch, int] | None:
         """Append all records or none; return the batch and the index of the first one.
 
-        Return None if memory is short, other calls wait for memory, or the records exceed an open batch.
+        Return None if memory is short, other calls wait for memory, or the records are larger than `capacity_bytes`.
         """
         size_bytes, timestamped = rows.size_bytes(), rows.timestamps_us is not None
         if size_bytes > self._capacity_bytes:
@@ -169,9 +171,10 @@ class RecordAccumulator:
         return batch, index
 
     def drain_if_full(self, record: PreparedRecord) -> bool:
-        """Drain and send the open batch if the record does not fit it; return whether it was drained.
+        """Drain and send the open batch if the record does not fit into it; return whether it was drained.
 
-        The batch is sent at once, because a caller that puts records in a loop may never yield to the event loop.
+        A record with an explicit timestamp does not fit into a batch of records without timestamps, and vice versa. The
+        batch is sent at once, because a caller that puts records in a loop may never yield to the event loop.
         """
         return self._drain_if_full(record.size_bytes, timestamped=record.timestamp_us is not None)
 
@@ -187,7 +190,7 @@ class RecordAccumulator:
         return True
 
     def seal(self) -> None:
-        """Refuse appends without a check, and release the memory that is reserved for them."""
+        """Refuse direct appends to the open batch, and release the memory that is reserved for them."""
         self.open = self._sealed
         if self.batch is not None:
             unused_bytes = self.batch.seal()
@@ -270,7 +273,7 @@ class RecordAccumulator:
         return batch
 
     def _reopen(self, batch: OpenBatch) -> None:
-        """Allow appends without a check again, unless a record would overtake a call that waits for memory."""
+        """Allow direct appends to the batch again, unless a record would overtake a call that waits for memory."""
         if not self._shared or self._memory.has_waiters or batch.timestamps_us is not None:
             return
         if batch.remaining_bytes < 0:
@@ -283,14 +286,17 @@ class RecordAccumulator:
 
 
 class PartitionedChunks(NamedTuple):
-    """One chunk for each partition, and the index of each record in the order of the chunks."""
+    """One chunk for each partition, and the indexes that their records had in the open batch, chunk by chunk."""
 
     chunks: list[Chunk]
     order: Sequence[int]
 
 
 def common_partition(batch: OpenBatch, partition_count: int) -> int | None:
-    """Return the partition of all records, `ANY_PARTITION` for any, or None if the records have to be split."""
+    """Return the partition of all records.
+
+    Return `ANY_PARTITION` if no record has a key or a partition, and None if the records have to be split.
+    """
     partitions, count = batch.partitions, batch.count
     if partitions:
         first = partitions[0]

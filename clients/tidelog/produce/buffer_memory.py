@@ -3,7 +3,7 @@
 A call that has to wait, for memory or for the topic's metadata, enters the queue, and later calls wait for their turn
 after it: records are accepted in the order of the calls. While a call waits, no other call gets memory, even if its
 record would fit: small records do not overtake large ones. One call at a time has the turn, and keeps it until all of
-its records are accepted.
+its records are accepted; only the call with the turn may wait for memory.
 
 A caller of `ready()` waits for memory first and puts a record afterwards. It keeps the turn as a *claim*: the next
 `put` reserves memory ahead of the queue, which ends the claim. Without claims, the `put` would be refused because other
@@ -20,7 +20,8 @@ import asyncio
 from typing import Final
 
 CLAIM_TURNS: Final = 8
-"""Loop iterations until a claim expires: a caller in a task, `gather` or `wait` resumes some iterations later."""
+"""Number of loop iterations after which an unused claim expires. A caller in a task, `gather` or `wait` resumes only
+some iterations after its `ready()` has returned."""
 
 
 class BufferMemory:
@@ -35,7 +36,8 @@ class BufferMemory:
         self.reservation_bytes = 0
         """The part of `used_bytes` that `wait_ready` has reserved for threads, until `release_reservation`."""
         self.bytes_max = bytes_max
-        self._turn = asyncio.Lock()  # FIFO, even while the next waiter resumes
+        # Fair: a new call cannot acquire the lock between its release and the resumption of the next waiter.
+        self._turn = asyncio.Lock()
         self.waiting_calls = 0
         """Number of calls that are queued or have the turn."""
         self._waiter: asyncio.Future[None] | None = None
@@ -57,8 +59,8 @@ class BufferMemory:
         """Reserve memory if it is free and no call is queued; return whether it was reserved.
 
         Args:
-            has_turn: whether the caller has the turn, so that queued calls do not matter.
-            claiming: whether the call may use a claim, which ends it.
+            has_turn: whether the caller has the turn (`acquire_turn`), so that queued calls do not matter.
+            claiming: whether the call may use the claim of an earlier `wait_ready`; the claim then ends.
         """
         used_bytes = self.used_bytes
         claim = self._claim if claiming else None
@@ -72,7 +74,7 @@ class BufferMemory:
         return True
 
     async def acquire_turn(self) -> None:
-        """Queue until the caller has the turn; `release_turn` ends it."""
+        """Queue until the caller has the turn, the exclusive right to reserve memory; `release_turn` ends it."""
         self.waiting_calls += 1
         try:
             await self._turn.acquire()
@@ -86,7 +88,7 @@ class BufferMemory:
         self._turn.release()
 
     async def reserve(self, size_bytes: int) -> None:
-        """Wait for memory and reserve it; the caller has the turn.
+        """Wait for memory and reserve it; the caller must have the turn.
 
         Raises:
             Exception: the error that was passed to `close`.
@@ -95,7 +97,7 @@ class BufferMemory:
         self.try_reserve(size_bytes, has_turn=True)
 
     async def wait_for_space(self, size_bytes: int) -> None:
-        """Wait until memory is free, without reserving it; the caller has the turn.
+        """Wait until memory is free, without reserving it; the caller must have the turn.
 
         Raises:
             Exception: the error that was passed to `close`.

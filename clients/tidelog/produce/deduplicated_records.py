@@ -11,7 +11,7 @@ from tidelog.model import NOT_STORED
 
 
 class DroppedRecords(NamedTuple):
-    """The records of a batch that a node has dropped.
+    """Identifies the records of a batch that a node has dropped, as far as the node reported them.
 
     Attributes:
         dropped: number of dropped records.

@@ -86,9 +86,10 @@ class DeliveryCallbacks:
                     raise coroutine_error("on_delivery", callback)  # noqa: TRY301 - handled like an error of the callback
             except Exception as raised:  # noqa: BLE001 - user code may raise anything
                 self._loop.call_exception_handler(
-                    {"message": f"on_delivery {callback!r} raised", "exception": raised},
+                    {"message": f"the on_delivery callback {callback!r} raised an exception", "exception": raised},
                 )
-            except BaseException:  # SystemExit stops the loop; a blocking client runs it again.
+            # SystemExit stops the loop; a blocking client runs the loop again, which calls the remaining callbacks.
+            except BaseException:
                 self._at = at + 1
                 self._schedule()
                 raise

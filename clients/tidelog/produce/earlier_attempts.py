@@ -26,7 +26,7 @@ _GROWTH: Final = 4
 
 
 class EarlierAttempts:
-    """The earlier attempts at the piece of work of one producer; usable after the producer has begun."""
+    """Finds what earlier attempts at a producer's piece of work have stored; usable after the producer has begun."""
 
     def __init__(self, router: Router, topic: str, instance: ProducerInstance) -> None:
         self._router = router

@@ -9,18 +9,19 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def expiry_error(
-    cause: TidelogError | None, *, definite: bool, queued: bool = False, held_s: float = 0.0
+    cause: TidelogError | None, partition: int, *, definite: bool, queued: bool = False, held_s: float = 0.0
 ) -> DeliveryTimeoutError:
     """Return the error of a batch that was not, or certainly will not be, delivered within the delivery timeout.
 
     Args:
         cause: the last error of an attempt.
+        partition: the partition of the batch.
         definite: whether the batch was certainly not stored.
         queued: whether the batch was never sent.
         held_s: remaining time for which a quota delays the batch, in seconds; 0 or less if no quota delays it.
     """
     known = "are not stored" if definite else "may be stored"
-    what = f"the records were not delivered within the delivery timeout and {known}"
+    what = f"the records for partition {partition} were not delivered within the delivery timeout and {known}"
     if held_s > 0 and definite and isinstance(cause, OverloadedError):
         error = DeliveryTimeoutError(
             f"{what}: {cause}; publishing is allowed again in {max(held_s, 0.1):.1f} s",

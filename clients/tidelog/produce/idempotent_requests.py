@@ -6,7 +6,8 @@ written first: its batch, or a control batch if it gets no records, has the part
 split. A retry uses the same partition count even if the topic has more partitions by then, so every record goes to the
 partition of the first attempt.
 
-There are no consecutive sequence numbers and no pipelining, so each part is retried until it is answered or times out.
+A node expects no consecutive sequence numbers under such a producer id, so the batches of a request are independent:
+each one is retried until it is answered or times out.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from tidelog_proto.limits import KEYED_ID_MIN
 SPLITS_MAX: Final = 3
 """Maximum number of partition counts that are tried; a second one is needed only if clients race with this request."""
 PARTS_AT_ONCE: Final = 16
-"""Maximum number of parts of one request that are in flight at the same time."""
+"""Maximum number of partitions to which one request writes at the same time."""
 _SEQUENCE_BITS: Final = 62
 
 Outcome = Receipt | TidelogError
@@ -162,7 +163,7 @@ class IdempotentRequests:
 
 
 class _Publish:
-    """Stores the parts of one request."""
+    """Stores the records of one request, as one batch (`_Part`) in each partition."""
 
     def __init__(self, router: Router, topic: str, topic_id: bytes, key: RequestKey, deadline: float) -> None:
         self._router = router
@@ -375,7 +376,7 @@ class _Publish:
                 return await self._router.retrying(noting, repeatable=True, topic=self._topic)
         except TimeoutError:
             if partition not in self._maybe_stored:
-                raise expiry_error(self._last_errors.get(partition), definite=True) from None
+                raise expiry_error(self._last_errors.get(partition), partition, definite=True) from None
             raise self._unknown(partition) from None
         except TidelogError as error:
             if partition in self._maybe_stored:

@@ -1,9 +1,10 @@
 """The open batch of a producer: single records as lists, one list for each column, before partitions are chosen.
 
 An *open batch* takes the records of `put`, `enqueue` and `send` for all partitions. Its memory is reserved in advance,
-so that appending a plain record is a subtraction and an append. It is *sealed* when it is full or when a partition
-queue can send records. Partitions are chosen only then: keys are hashed as a column, which costs a third of hashing
-them one by one. The lists go to one partition queue unchanged, or are split by partition.
+so that appending a plain record is a subtraction and an append. It is drained into partition queues when it is full or
+when a partition queue can send records. Partitions are chosen only then: keys are hashed as a column, which costs a
+third of hashing them one by one. The lists go to one partition queue unchanged, or are split by partition. A *sealed*
+batch refuses records that the producer appends directly, without `RecordAccumulator.accept`.
 
 A receipt is an open batch and an index; the partition and offset of the record are computed when they are read.
 
@@ -64,7 +65,7 @@ class OpenBatch:
     The lists besides `values` are shorter than `values` until `pad_columns`: they end at the last record with an entry.
 
     Attributes:
-        remaining_bytes: reserved, unused memory; negative if appends without a check are refused.
+        remaining_bytes: reserved, unused memory; negative if the batch is sealed, so that direct appends are refused.
         reserved_bytes: reserved memory, used or not.
         deadline: event loop time at which the records expire, in seconds.
         timestamps_us: explicit timestamps; None if the records have none.
@@ -124,12 +125,12 @@ class OpenBatch:
         return self.reserved_bytes - max(0, self.remaining_bytes)
 
     def reserve(self, size_bytes: int) -> None:
-        """Add reserved memory, and allow appends without a check up to it."""
+        """Add reserved memory, and allow direct appends up to it."""
         self.reserved_bytes += size_bytes
         self.remaining_bytes = max(0, self.remaining_bytes) + size_bytes
 
     def seal(self) -> int:
-        """Refuse appends without a check; return how many reserved bytes are unused."""
+        """Refuse direct appends; return how many reserved bytes are unused."""
         remaining_bytes = max(0, self.remaining_bytes)
         self.reserved_bytes -= remaining_bytes
         self.remaining_bytes = SEALED
@@ -166,7 +167,7 @@ class OpenBatch:
         return index
 
     def extend(self, rows: RecordLists) -> int:
-        """Append checked records whose memory is reserved; return the index of the first."""
+        """Append checked records whose memory is reserved; return the index of the first of them."""
         index = len(self.values)
         self.values += rows.values
         if rows.keys:
@@ -197,7 +198,7 @@ class OpenBatch:
             self.headers += [()] * (count - len(self.headers))
 
     def set_callback(self, index: int, callback: OnDelivery | None) -> None:
-        """Set the delivery callback of the last record."""
+        """Set the delivery callback of the last record, which has the index `index`."""
         if callback is not None:
             self.callbacks += [None] * (index - len(self.callbacks))
             self.callbacks.append(callback)

@@ -360,7 +360,7 @@ class PartitionQueue:
         self._notify_settled(batch.chunks)
 
     def failed(self, batch: OutgoingBatch, error: TidelogError, now: float) -> None:
-        """Handle the failure of an attempt as described for this module."""
+        """Handle the failure of an attempt to send a batch, as the module's documentation describes."""
         assert batch.state is BatchState.IN_FLIGHT
         batch.state = BatchState.WAITING
         if isinstance(error, DuplicateOutOfWindowError) and not batch.maybe_stored:
@@ -378,7 +378,10 @@ class PartitionQueue:
             self._replace_shared_id(batch, error, now)
         elif isinstance(error, (SequenceGapError, UnknownProducerError)) and at_head and self._options.is_named:
             self._fence(
-                _instance_over_error(f"the owner of partition {self.partition} no longer knows it: {error}", error)
+                _instance_over_error(
+                    f"the owner of partition {self.partition} no longer has the producer's sequence numbers: {error}",
+                    error,
+                )
             )
         elif isinstance(error, (SequenceGapError, UnknownProducerError)):
             self._producer_forgotten |= at_head
@@ -418,7 +421,7 @@ class PartitionQueue:
         self.fail_all(error)
 
     def hold_until(self, until: float, why: OverloadedError) -> None:
-        """Set the time before which nothing may be sent."""
+        """Set the time before which nothing may be sent, and the error by which a node has requested the delay."""
         self.throttled_until, self.last_send_error = until, why
 
     def expire(self, now: float, *, by: float | None = None) -> None:
@@ -426,11 +429,13 @@ class PartitionQueue:
         by, left_s = now if by is None else max(by, now), self.throttled_until - now
         for batch in self._batches:
             if batch.state is BatchState.WAITING and batch.deadline <= by:
-                self._drop(batch, expiry_error(batch.last_error, definite=not batch.maybe_stored, held_s=left_s))
+                definite = not batch.maybe_stored
+                self._drop(batch, expiry_error(batch.last_error, self.partition, definite=definite, held_s=left_s))
         while self._queue and self._queue[0].deadline <= by:
             chunk = self._queue.popleft()
             self._count_taken(chunk)
-            self._fail([chunk], expiry_error(self.last_send_error, definite=True, queued=True, held_s=left_s))
+            error = expiry_error(self.last_send_error, self.partition, definite=True, queued=True, held_s=left_s)
+            self._fail([chunk], error)
 
     def fail_all(self, error: TidelogError) -> None:
         """Fail everything that is not in flight."""
@@ -491,7 +496,8 @@ class PartitionQueue:
                 self._batches.extend(later)
                 self._fence(
                     _instance_over_error(
-                        f"it has used all {EPOCHS_PER_INSTANCE} epochs in partition {self.partition}", None
+                        f"the producer has used all of its {EPOCHS_PER_INSTANCE} epochs in partition {self.partition}",
+                        None,
                     )
                 )
                 return

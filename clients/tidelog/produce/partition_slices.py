@@ -94,4 +94,4 @@ class PartitionSlicer:
             yield SizedSlice(partition, columns, size_bytes)
             return
         for rows in split_rows(columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
-            yield SizedSlice(partition, rows, rows.nbytes)  # exact for slices
+            yield SizedSlice(partition, rows, rows.nbytes)  # `nbytes` of a slice counts only its own rows

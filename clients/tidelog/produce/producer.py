@@ -71,7 +71,8 @@ class Producer:
         self._check_usable = check
         self._instance = ProducerInstance(router, topic, options.name) if options.name is not None else None
         self.earlier = None if self._instance is None else EarlierAttempts(router, topic, self._instance)
-        """Batches of earlier instances for the same piece of `Work`; for a named producer that has begun."""
+        """Reads the batches that earlier instances have stored for the same piece of `Work`, after `begin`; None if the
+        producer has no name."""
         self._queue_options = QueueOptions(
             producer_id=make_producer_id() if self._instance is None else self._instance.producer_id,
             codec=CODECS[options.compression],
@@ -306,7 +307,7 @@ class Producer:
             self._memory.release_turn()
 
     def _put(self, record: PreparedRecord, on_delivery: OnDelivery | None) -> PendingReceipt:
-        """Accept a record that needs a check before it is appended."""
+        """Accept or refuse a record that `put` cannot append to the open batch directly."""
         check_callback("on_delivery", on_delivery)
         route = self._known_route(None)
         if route is None:
@@ -466,7 +467,7 @@ class Producer:
             TidelogError: the producer is closed or has not begun.
         """
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError(f"the producer of topic {self.topic!r} is closed; create a new one")
         route = self._binding.known()
         if route is None:
             raise not_begun(self.topic)
@@ -485,7 +486,7 @@ class Producer:
                 return route
         self._check_usable()
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError(f"the producer of topic {self.topic!r} is closed; create a new one")
         loop = asyncio.get_running_loop()
         if self._sender is None:
             self._sender = Sender(
@@ -508,7 +509,7 @@ class Producer:
     async def _route(self, partition: int | None) -> TopicRoute:
         route = await self._binding.find(partition)
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError(f"the producer of topic {self.topic!r} is closed; create a new one")
         assert self._sender is not None
         self._sender.topic_id = route.topic_id
         return route
@@ -581,7 +582,7 @@ class Producer:
     def _settled(self, chunk: Chunk) -> None:
         if chunk.callbacks:
             assert self._callbacks is not None
-            chunk.watched |= None not in chunk.callbacks  # each record has a callback
+            chunk.watched |= None not in chunk.callbacks  # A failure is reported to the callback of each record.
             self._callbacks.add(chunk)
         else:
             self._memory.release(chunk.size_bytes)

@@ -1,8 +1,8 @@
 """Writing a producer epoch into partitions, which fences older instances of the producer in these partitions.
 
 The owner of a partition appends a control batch with the epoch and answers once it is committed, so every later owner
-knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. An epoch that it
-has already is not appended again.
+knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. It does not append
+an epoch again that its partition has already.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ async def write_epoch(
             if not result.HasField("error") or result.error.code == pb.PRODUCER_FENCED:
                 newest = max(newest, result.producer_epoch)
                 repeated |= result.repeated
-            elif (
-                result.error.code == pb.UNKNOWN_PARTITION
-            ):  # The owner does not have the topic's new partition count yet.
+            elif result.error.code == pb.UNKNOWN_PARTITION:
+                # The owner does not have the topic's new partition count yet, so a retry may succeed.
                 failures.append(EpochChangingError(result.error.message))
             else:
                 failures.append(error_of(result.error))

@@ -21,7 +21,7 @@ def make_producer_id() -> int:
 
 
 class ProducerId:
-    """The id of one producer; belongs to one event loop.
+    """Holds the id of one producer, and replaces it if another producer uses the same id; belongs to one event loop.
 
     Attributes:
         number: the current id.

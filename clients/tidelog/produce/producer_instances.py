@@ -78,7 +78,8 @@ class ProducerInstance:
         for number in (0, partition):
             written = await write_epoch(self._router, self.topic_id, [number], self.producer_id, self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
-                raise self._fenced()  # A partition that lost this epoch may have lost a newer one, too.
+                # If partition 0 has lost this epoch, it may have lost a newer one, too, so this instance may be fenced.
+                raise self._fenced()
         self.fenced_partitions.add(partition)
 
     async def _begin(self) -> None:
@@ -89,9 +90,8 @@ class ProducerInstance:
             topic_id = route.topic_id
             written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
             if written.is_new_at(epoch):
-                await self._router.refresh(
-                    self._topic, must_confirm=True
-                )  # This includes every partition that an older instance knew.
+                # The confirmed metadata has every partition that an older instance knew.
+                await self._router.refresh(self._topic, must_confirm=True)
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:
                     raise deleted_topic_error(self._topic)

@@ -30,7 +30,8 @@ from tidelog.produce.open_batch import OpenBatch
 class ReceiptRange:
     """Consecutive records of one partition: offsets `base_offset` to `base_offset + count - 1`. Unpacks like a tuple.
 
-    Records that were dropped as duplicates are not included; if all were, `base_offset` is -1 and `count` 0.
+    Records that were dropped as duplicates are not included. If all were dropped, or if it is unknown which, then
+    `base_offset` is -1 and `count` 0.
     """
 
     partition: int

@@ -91,8 +91,8 @@ class RecordPreparation:
         """Return the values of many records as bytes.
 
         Raises:
-            SerializationError: one of them cannot be serialized.
-            TypeError: they are text.
+            SerializationError: a value cannot be serialized.
+            TypeError: the values are text.
         """
         return _no_text(values, "value") if self._value is None else [self._value(value) for value in values]
 
@@ -100,8 +100,8 @@ class RecordPreparation:
         """Return the keys of many records as bytes.
 
         Raises:
-            SerializationError: one of them cannot be serialized.
-            TypeError: they are text.
+            SerializationError: a key cannot be serialized.
+            TypeError: the keys are text.
         """
         if keys is None:
             return None
@@ -119,10 +119,10 @@ class RecordPreparation:
 
 
 def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
-    """Return the values or keys of many records; refuse text, which Arrow would encode as UTF-8.
+    """Return the values or keys of many records; refuse text, which Arrow would encode as UTF-8 without an error.
 
-    Arrow itself refuses other types. Only the first item that is not None is checked: checking each would cost a tenth
-    of sending it.
+    Arrow itself refuses other types. Only the first item that is not None is checked: checking an item would cost a
+    tenth of sending it.
     """
     items: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
     if isinstance(items, str) or isinstance(next((each for each in items if each is not None), None), str):
@@ -137,7 +137,7 @@ def checked_int(what: str, number: Any) -> int | None:
         what: the parameter's name, for the error.
 
     Raises:
-        TypeError: it is not an integer.
+        TypeError: the argument is not an integer.
     """
     if number is None or type(number) is int:
         return number
@@ -147,7 +147,12 @@ def checked_int(what: str, number: Any) -> int | None:
 
 
 def _header_of(header: object) -> tuple[str, bytes | None]:
-    """Return a copy of a header."""
+    """Check a header and return it as a tuple.
+
+    Raises:
+        TypeError: the header is not a pair of a str and bytes or None.
+        ValueError: UTF-8 cannot encode the name.
+    """
     match header:
         case (str() as name, bytes() | None as content):
             name.encode()
@@ -157,7 +162,7 @@ def _header_of(header: object) -> tuple[str, bytes | None]:
 
 
 def _check_record(value: object, key: object, tag: object, timestamp_us: int | None) -> None:
-    """Refuse a record that cannot be encoded, since its batch would fail."""
+    """Refuse a record that cannot be encoded, because all records of its batch would fail with it."""
     if not (value is None or isinstance(value, bytes)):
         raise TypeError(f"a value must be bytes or None, got {type(value).__name__}; {_ENCODE.format('value')}")
     if not (key is None or isinstance(key, bytes)):

@@ -60,7 +60,7 @@ _log: Final = logging.getLogger("tidelog.client")
 
 
 Sent = tuple[PartitionQueue, OutgoingBatch, Expectation]
-"""One attempt of a batch; its outcome counts while the batch still expects it."""
+"""One attempt to send a batch; its outcome is ignored if the batch no longer expects this attempt."""
 
 
 class Target(NamedTuple):
@@ -72,7 +72,7 @@ class Target(NamedTuple):
 
 
 class RetryTimer(NamedTuple):
-    """The retry timer of a queue, and the route of the failed attempt."""
+    """The retry timer of a queue, and the route of the failed attempt: if the route changes, the retry is immediate."""
 
     queue: PartitionQueue
     handle: asyncio.TimerHandle
@@ -252,7 +252,7 @@ class Sender:
         return target
 
     def _fail_if_unreachable(self, queue: PartitionQueue, connection: Connection) -> bool:
-        """Fail the records for a lost node unless another node can take over; return whether the queue is idle."""
+        """Fail the records for a lost node unless another node can take over; return whether the queue is idle then."""
         error = NodeUnreachableError(
             f"{connection.name} is connected but does not answer, and no other node answers; check that the nodes run"
         )
@@ -315,7 +315,7 @@ class Sender:
                 self._retry_due(timer.queue)
 
     async def _find_owner(self, queue: PartitionQueue) -> None:
-        """Look for the owner of a queue and connect to it; fail records that expire meanwhile."""
+        """Look for the owner of a queue's partition and connect to that node; fail records that expire meanwhile."""
         backoff, began = Backoff(longest_s=RETRY_S_MAX), self._loop.time()
         try:
             while not queue.idle:
@@ -427,7 +427,7 @@ class Sender:
             self._failed(sent, answer)
             return
         results = answer.envelope.publish_reply.results
-        if len(results) != len(sent):  # also of an answer of another kind, which has no results
+        if len(results) != len(sent):  # also if the answer is of another kind, which has no such results
             try:
                 results_of(
                     check_answer("publish", answer, connection).envelope.publish_reply.results, len(sent), connection

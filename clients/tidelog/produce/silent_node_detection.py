@@ -1,7 +1,7 @@
 """Detection of a node that stops answering while publishes to it are unanswered; see `liveness.py`.
 
-Without it a publish to a stopped node would wait for its delivery timeout. One timer runs while a publish is
-unanswered, and only if the client has a timeout for unreachable nodes.
+Without this detection, records for a stopped node would wait for their delivery timeout. One timer runs while a publish
+is unanswered, and only if the client has a timeout for unreachable nodes.
 """
 
 from __future__ import annotations

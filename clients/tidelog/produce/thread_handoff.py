@@ -129,7 +129,7 @@ class ThreadHandoff:
         self._thread_state.reservation = self._thread.run(lambda: self._reserve(size_bytes))
 
     async def _reserve(self, size_bytes: int) -> list[int]:
-        """Wait for memory and reserve it for `RESERVATION_S`; on the loop."""
+        """Wait for memory and reserve it for `RESERVATION_S`. Runs on the loop."""
         self._release_unneeded()
         await self._internals.ready(size_bytes)
         reservation = [size_bytes]
@@ -143,7 +143,7 @@ class ThreadHandoff:
         self._release_unneeded()
 
     def _take_reservation(self) -> int:
-        """End the reservation of this thread and return its size; under the lock."""
+        """End the reservation of this thread and return its size; the caller holds the lock."""
         reservation, self._thread_state.reservation = self._thread_state.reservation, None
         size_bytes = sum(reservation or ())
         if reservation:
@@ -152,7 +152,7 @@ class ThreadHandoff:
         return size_bytes
 
     def _release_unneeded(self) -> None:
-        """Release reservations that were used or have expired; on the loop."""
+        """Release the memory of reservations that were used or have expired. Runs on the loop."""
         with self._lock:
             size_bytes, self._ended_bytes = self._ended_bytes, 0
         if size_bytes:
@@ -179,7 +179,7 @@ class ThreadHandoff:
             return batch, index
 
     def _batch_for(self, record: PreparedRecord, route: TopicRoute) -> OpenBatch:
-        """Return the batch for a record, with its memory reserved; under the lock."""
+        """Return the batch for a record, with the record's memory reserved; the caller holds the lock."""
         internals, size_bytes = self._internals, record.size_bytes
         newest = self._waiting[-1][0] if self._waiting else None
         timestamped = record.timestamp_us is not None
@@ -212,7 +212,7 @@ class ThreadHandoff:
         return batch
 
     def _hand_over(self) -> None:
-        """Move the waiting batches into the accumulator; on the loop."""
+        """Move the waiting batches into the accumulator. Runs on the loop."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._open = self._sealed

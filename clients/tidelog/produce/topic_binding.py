@@ -1,8 +1,9 @@
 """The binding of a producer to the topic that has the name at its first record, even if that topic is recreated.
 
-A cached route may belong to a topic that was deleted and recreated since. So a producer confirms the name once, before
-its first record; a named producer's instance does so when it begins (`producer_instances.py`). If no node can confirm
-the name, the producer binds to the cached topic: a topic cannot be deleted while the owner of `__meta` is missing.
+A cached route may belong to a topic that was deleted and recreated since. Therefore a producer asks a node once, before
+its first record, which topic has the name; a named producer's instance does so when it begins
+(`producer_instances.py`). If no node can answer that, the producer binds to the cached topic: a topic cannot be deleted
+while the owner of `__meta` is missing.
 
 Rejected: binding to the cached route, and to the recreated topic when a node refuses the first records. This saves the
 confirmation, but the refused records were partitioned by the partition count of the deleted topic, and a refusal by one

@@ -12,7 +12,7 @@ FAILED_MAX: Final = 1024
 
 
 class UnreportedFailures:
-    """The failed deliveries of one producer whose receipts were not awaited."""
+    """Keeps the failed deliveries of one producer whose receipts were not awaited, for `Producer.flush`."""
 
     def __init__(self) -> None:
         self.failed: list[Delivery] = []

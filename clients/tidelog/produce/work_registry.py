@@ -1,8 +1,9 @@
 """The registry of a piece of work that is done in parts: each part registers before it stores its first record.
 
 The registry is the epoch of a separate producer id in partition 0 of the topic; no records have this id. The first
-epoch of the piece means that some part has begun, and a higher epoch bounds the numbers of the parts that have begun.
-Epochs only increase, so no registration is lost, and a piece costs one or two control records, not one for each part.
+epoch of the piece means that some part has begun. Each *step* of `EPOCHS_PER_INSTANCE` above it represents a higher
+upper bound of the numbers of the parts that have begun (`parts_bound`). Epochs only increase, so no registration is
+lost, and a piece costs one or two control records, not one for each part.
 
 A piece has fewer epochs than possible parts, so the bound may be up to 6 % too high; it is exact up to 16 parts.
 
@@ -42,7 +43,7 @@ class Registration(NamedTuple):
 
     Attributes:
         is_first: whether no part of the piece of work had begun.
-        parts: upper bound of the numbers of the parts that had begun; 0 without any.
+        parts: the parts that had begun have numbers below this bound; 0 if no part had begun.
     """
 
     is_first: bool

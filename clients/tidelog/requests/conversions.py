@@ -23,7 +23,7 @@ At = Literal["earliest", "latest"] | datetime | int
 
 
 class NewestOf(NamedTuple):
-    """The position of the newest record of a key."""
+    """Selects the newest record with a key as the point in a log, in place of an `At`."""
 
     key: bytes
 
@@ -62,10 +62,10 @@ def _checked(what: str, name: str, check: Callable[[str], None]) -> str:
 
 
 def checked_positions(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return a copy of positions to commit.
+    """Check positions to commit and return a copy of them.
 
     Raises:
-        InvalidRequestError: the argument is not a mapping from partitions to offsets.
+        InvalidRequestError: the argument is not a mapping from partitions to offsets, or a position is out of range.
     """
     if not isinstance(positions, Mapping):
         raise InvalidRequestError(
@@ -135,7 +135,10 @@ def microseconds(moment: datetime) -> int:
         InvalidRequestError: the moment has no time zone, so it is ambiguous.
     """
     if moment.tzinfo is None:
-        raise InvalidRequestError(f"{moment} has no time zone; use datetime(..., tzinfo=timezone.utc)")
+        raise InvalidRequestError(
+            f"the datetime {moment} has no time zone; pass one with a time zone, such as datetime(..., "
+            "tzinfo=timezone.utc)"
+        )
     delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 

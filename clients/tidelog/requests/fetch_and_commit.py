@@ -127,7 +127,8 @@ async def _fetched_from(
         raise error_of(result.error, replica.connection.name)
     known_end = router.known_ends.known(route.topic_id, partition, epoch=result.epoch)
     router.known_ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
-    # If the owner's log ends earlier, records were lost; another replica may only lag.
+    # The caller's `end_offset` counts only for another replica, which may lag. If the log of the owner ends before
+    # `end_offset`, the records between are lost, and waiting for them is useless.
     known_end = max(known_end, result.high_watermark, 0 if replica.is_owner else end_offset)
     has_advanced = result.next_offset > offset  # also past records that the filter excludes
     if not result.length and not has_advanced and offset < known_end:
@@ -203,7 +204,7 @@ async def commit(
     if not positions:
         return {}
     done: dict[bytes, dict[int, Committed]] = {}
-    """Committed positions by topic id: the next attempt sends only the rest."""
+    """Committed positions by topic id, so that a retry sends only the positions that are not committed yet."""
 
     async def ask(connection: Connection) -> dict[int, Committed]:
         async with requiring(router, pb.OP_GROUP, group, pb.RES_GROUP):

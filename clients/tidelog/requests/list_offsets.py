@@ -27,8 +27,8 @@ END_CHECK_TIMEOUT_S: Final = 2.0
 class OffsetSearch:
     """Resolves one point in the logs of several partitions; results are kept between attempts.
 
-    So while one partition has no owner, the requests for other partitions are not repeated. Only an owner returns the
-    end of a log; a replica that is asked instead returns an error. Other points can be resolved by any replica.
+    Because results are kept, requests for other partitions are not repeated while one partition has no owner. Only an
+    owner returns the end of a log; any other replica returns an error. Other points can be resolved by any replica.
 
     Attributes:
         found: the results by partition.
@@ -70,7 +70,10 @@ class OffsetSearch:
         return {partition: self.found[partition] for partition in self._partitions}
 
     async def _replicas(self, partitions: Sequence[int]) -> Sequence[ReadReplica | BaseException]:
-        """Return the replica to ask about each partition, without a task for a partition whose owner is connected."""
+        """Return the replica to ask about each partition, or the error of connecting to it.
+
+        No task is created for a partition whose owner is already connected.
+        """
         found = [self._router.fallback_replicas.owner_now(self._topic, partition) for partition in partitions]
         pairs = zip(partitions, found, strict=True)
         reaching = [self._router.reading_connection(self._topic, partition) for partition, one in pairs if one is None]
@@ -99,7 +102,8 @@ class OffsetSearch:
         for partition, result in zip(group, results, strict=True):
             try:
                 offset = self.found[partition] = offset_of(result, by_time=by_time)
-                # The end is in another epoch than the known one if the owner has changed since.
+                # Ends are comparable within one epoch only, and the owner may have changed since the last answer. An
+                # answer without an epoch counts for the known epoch, and only if it is about the end.
                 epoch = result.epoch if result.HasField("epoch") else None
                 if epoch is not None or self._at == "latest":
                     end_offset = offset.high_watermark

@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 async def check_permission(router: Router, operation: pb.Operation, resource: pb.Resource, name: str) -> None:
-    """Ask a node to refuse an operation that the client's principal may not perform; the node audits a refusal.
+    """Ask a node whether the client's principal may perform an operation; the node audits a refusal.
 
     Raises:
         ForbiddenError: the operation is not allowed.
@@ -25,7 +25,7 @@ async def check_permission(router: Router, operation: pb.Operation, resource: pb
     request = pb.AccessTest(operation=operation, resource=resource, name=name, enforce=True)
     frame = await router.call_any(lambda: pb.Envelope(access_test=request), repeatable=True)
     reply = frame.envelope.access_test_reply
-    if not reply.allowed:  # A node of an earlier release does not refuse.
+    if not reply.allowed:  # A node of an earlier release ignores `enforce` and reports the refusal in its reply.
         raise ForbiddenError(reply.because)
 
 

@@ -55,9 +55,8 @@ def fetch_options(span: OffsetRange, schema: pa.Schema) -> FetchOptions:
     columns = [name for name in WIRE_COLUMNS if name in schema.names]
     options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=span.end)
     if span.topic_id:
-        options["topic_id"] = (
-            span.topic_id
-        )  # Passed in each fetch, because the topic may be deleted and created again in between.
+        # Passed in each fetch, because the topic may be deleted and created again between two fetches.
+        options["topic_id"] = span.topic_id
     return options
 
 

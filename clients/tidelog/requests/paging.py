@@ -1,7 +1,7 @@
 """Paged answers, requested page by page and merged, and requests with many entries.
 
 A topic may be spread over several pages. A later page with the same topic id extends the topic; with another id the
-topic was created again in between, and the earlier part is dropped. A node that repeats a page raises an error.
+topic was created again in between, and the earlier part is dropped. If a node repeats a page, BadReplyError is raised.
 
 Requests for more partitions than the limit of one request are split: `in_requests`.
 """
@@ -22,7 +22,7 @@ SLICE_ENTRIES: Final = 512
 
 
 class _TopicPage(Protocol):
-    """What `pages` requires of an answer: that of TOPIC list or describe, CLUSTER_STATUS or METADATA."""
+    """What `pages` requires of an answer to TOPIC list, TOPIC describe, CLUSTER_STATUS or METADATA."""
 
     @property
     def next(self) -> pb.TopicCursor:
@@ -39,7 +39,7 @@ EntryT = TypeVar("EntryT")
 
 
 def in_requests(entries: list[EntryT], most: int | None = None) -> Iterator[list[EntryT]]:
-    """Yield the entries of each request, in order.
+    """Split the entries of a large request; yield the entries of each resulting request, in order.
 
     Args:
         most: maximum number of entries of a request; None: the limit of the protocol.
@@ -63,7 +63,7 @@ def request_count(entries: int, most: int) -> int:
 
 
 class MergedTopics:
-    """Topics merged from pages, in the order of their first page."""
+    """Merges the topics of pages, in the order in which each topic first appeared."""
 
     def __init__(self) -> None:
         self._topics: dict[str, pb.TopicInfo] = {}

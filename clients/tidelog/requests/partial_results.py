@@ -1,7 +1,7 @@
 """Partial results of operations on many partitions, attached to the error of the partitions that failed.
 
-Such an operation may be several requests, each for several partitions, and a failure does not undo the others. The
-error lists the partitions that were changed, even if the failed request itself certainly changed none.
+An operation may consist of several requests, each for several partitions, and a failure does not undo the others. The
+error lists the partitions that were changed, and its `definite` is False even if the failed request changed none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Commits(NamedTuple):
 
 
 def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> None:
-    """Attach the successful partitions to an error; do nothing without any.
+    """Attach the successful partitions to an error; do nothing if no partition succeeded.
 
     Args:
         error: the error that will be raised.

@@ -299,7 +299,9 @@ class Security:
         await check_permission(self._router, OPERATIONS[operation], RESOURCES[resource], name)
 
     async def identify(self, credentials: pb.Credentials | Password, *, again: bool = True) -> Identified:
-        """Return the principal of credentials, for a gateway that may `impersonate`; a password is proven, not sent.
+        """Return the principal to which credentials belong, for a gateway that may `impersonate`.
+
+        A password is not sent: the client proves that it knows the password (SCRAM).
 
         Args:
             credentials: credentials that the gateway has received.
@@ -333,7 +335,7 @@ class Security:
         return frame.envelope.identify_reply.revision
 
     def for_caller(self, caller: Caller) -> Router:
-        """Return the argument `router` for a `Client` that acts on behalf of a principal, over these connections."""
+        """Return the argument `router` for a `Client` that acts for a principal and uses this client's connections."""
         self._check_usable()
         return self._router.for_caller(caller)
 

@@ -66,7 +66,7 @@ def quota_to(subject: str, quota: Quota) -> pb.Quota:
     """Return a quota in wire form.
 
     Raises:
-        InvalidRequestError: a limit is negative or not a number.
+        InvalidRequestError: a limit is negative, too large or not a number.
     """
     message = pb.Quota(subject=subject)
     for name in FIELDS:
@@ -74,7 +74,9 @@ def quota_to(subject: str, quota: Quota) -> pb.Quota:
         if value is None:
             continue
         if math.isnan(value) or value < 0 or UNLIMITED <= value < math.inf:
-            raise InvalidRequestError(f"{name} must be >= 0, or math.inf for no limit, got {value}")
+            raise InvalidRequestError(
+                f"{name} must be >= 0 and less than {UNLIMITED}, or math.inf for no limit, got {value}"
+            )
         setattr(message, name, UNLIMITED if value == math.inf else int(value))
     return message
 

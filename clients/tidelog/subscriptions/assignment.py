@@ -171,7 +171,8 @@ class Assignment:
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Deliver nothing from partitions until `resume`.
 
-        Received batches are kept up to half of the prefetch limit; the rest is received again later.
+        Received batches are kept up to half of the prefetch limit; later batches are dropped and received again after
+        `resume`.
 
         Raises:
             UnknownPartitionError: a partition is not read.

@@ -219,7 +219,7 @@ def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
         microseconds(start)
     elif isinstance(start, Mapping):
         if any(offset < 0 for offset in start.values()):
-            raise InvalidRequestError(f"offsets must be >= 0, got {min(start.values())}")
+            raise InvalidRequestError(f"the offsets in start must be >= 0, got {min(start.values())}")
         by_number = [where for where in start if not isinstance(where, TopicPartition)]
         if by_number and len(topics) != 1:
             raise InvalidRequestError(
@@ -465,7 +465,10 @@ async def _search(router: Router, topic: str, search: OffsetSearch, timeout_s: f
 
 
 async def _known_ends(router: Router, topic: str, partitions: list[int]) -> dict[int, int]:
-    """Return the log ends that replicas know; partitions without a reachable replica are missing."""
+    """Return the log ends that replicas know; partitions without a reachable replica are missing.
+
+    The search asks for the log start, because any replica answers that, and adds the log end that it knows.
+    """
     search = OffsetSearch(router, topic, "earliest", partitions)
     try:
         await _search(router, topic, search, START_WAIT_S)

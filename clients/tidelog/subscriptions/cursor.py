@@ -1,9 +1,9 @@
 """A consumer's position: which records were delivered, and the rest of the current batch. No I/O.
 
-The asynchronous and the blocking consumer share it, so both define delivery alike. The records of the current batch
-come from an iterator over whole columns, without bookkeeping per record; the position is derived from the iterator's
-progress when it is needed. After a record that does not decode, a new iterator starts over the same columns, so
-skipping costs the same at any index.
+The asynchronous and the blocking consumer share `Cursor`, so a record counts as delivered under the same conditions in
+both. The records of the current batch come from an iterator over whole columns, without bookkeeping per record; the
+position is derived from the iterator's progress when it is needed. After a record that does not decode, a new iterator
+starts over the same columns, so skipping costs the same at any index.
 
 In the blocking client one thread takes records while another one removes partitions: a lock guards changes of the
 current batch, and emptying the list of values under the iterator ends it immediately.
@@ -37,7 +37,7 @@ class Undecodable(NamedTuple):
 
 
 class SkippedRange(NamedTuple):
-    """Offsets between the last delivered record and the position that were passed without delivery.
+    """Offsets between the last delivered record and the position, which the cursor skipped without a delivery.
 
     Attributes:
         start: offset after the last delivered record.
@@ -51,7 +51,7 @@ class SkippedRange(NamedTuple):
 
 
 class Cursor:
-    """Positions of delivered records by partition: the offset of the next record.
+    """Delivers the records of the current batch, and tracks each partition's position, the offset of its next record.
 
     Attributes:
         records: undelivered records of the current batch. Taking one delivers it.
@@ -94,7 +94,8 @@ class Cursor:
         """Note that the application asks for more, so it has processed everything delivered so far.
 
         Args:
-            polls: whether it takes many records at once.
+            polls: whether the application takes many records at once (`poll`), so that it may process all of them until
+                it asks again; otherwise it processes only the record that was delivered last.
         """
         with self._lock:
             self.asks += 1
@@ -191,7 +192,7 @@ class Cursor:
         """
         with self._lock:
             if self.has_left:
-                raise UsageError("the current batch has undelivered records")
+                raise UsageError("the current batch has undelivered records; read them before the next batch is loaded")
             self._settle()
             self._drop()
             self._where = TopicPartition(batch.topic, batch.partition)
@@ -275,11 +276,11 @@ class Cursor:
     def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Deliver at most `count` records of the current batch.
 
-        The result is empty if none are left, if an undecodable record must be passed first (`undecodable`), or if no
+        The result is empty if none are left, if an undecodable record must be skipped first (`pass_over`), or if no
         record decoded for `SKIP_SLICE_S`; `has_left` is True in the last two cases.
 
         Args:
-            count: how many.
+            count: maximum number of records.
             onto: list to append to, so that an interrupted caller keeps the records; a new list by default.
 
         Returns:
@@ -352,7 +353,10 @@ class Cursor:
             self._move(self._where, offset)
 
     def _in_current_batch(self) -> dict[TopicPartition, int]:
-        """Return the part of the current batch that the application may be processing."""
+        """Return partition -> first offset of the current batch's records that the application may be processing.
+
+        Empty if the application processes none of them.
+        """
         if self._rows is None:
             return {}
         left = length_hint(self._iterator)

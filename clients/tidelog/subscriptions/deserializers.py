@@ -31,7 +31,7 @@ _BY_NAME: Final[dict[str, Callable[[bytes], Any]]] = {"json": _json, "utf-8": by
 
 
 class Decoding(NamedTuple):
-    """How a consumer decodes; None leaves bytes as they are.
+    """How a consumer decodes records: `value` and `key` are called with the bytes; None leaves the bytes as they are.
 
     Attributes:
         to_dead_letter: publish undecodable records to the dead-letter topic.
@@ -61,7 +61,8 @@ class Decoding(NamedTuple):
             raise InvalidRequestError(
                 f"on_undecodable must be one of {get_args(OnUndecodable)}, got {on_undecodable!r}"
             )
-        decoding = cls(_function(value), _function(key), dead_letter is not None, on_undecodable == "skip")
+        functions = _function("value_deserializer", value), _function("key_deserializer", key)
+        decoding = cls(*functions, dead_letter is not None, on_undecodable == "skip")
         if decoding.to_dead_letter and decoding.skips:
             raise InvalidRequestError("on_undecodable='skip' and dead_letter exclude each other; pass one of them")
         if decoding.skips and value is None and key is None:
@@ -69,20 +70,18 @@ class Decoding(NamedTuple):
         return decoding
 
 
-def _function(chosen: Deserializer | None) -> Callable[[bytes], Any] | None:
+def _function(option: str, chosen: Deserializer | None) -> Callable[[bytes], Any] | None:
     if isinstance(chosen, str):
         function = _BY_NAME.get(chosen)
         if function is None:
             raise InvalidRequestError(
-                f"a deserializer must be one of {sorted(_BY_NAME)} or a function of bytes, got {chosen!r}"
+                f"{option} must be one of {sorted(_BY_NAME)} or a function of bytes, got {chosen!r}"
             )
         return function
     if chosen is None:
         return None
     if not callable(chosen):
-        raise InvalidRequestError(
-            f"a deserializer must be one of {sorted(_BY_NAME)} or a function of bytes, got {chosen!r}"
-        )
+        raise InvalidRequestError(f"{option} must be one of {sorted(_BY_NAME)} or a function of bytes, got {chosen!r}")
 
     def guarded(content: bytes) -> Any:
         try:

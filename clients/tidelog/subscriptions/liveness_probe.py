@@ -1,6 +1,7 @@
 """Probes of quiet nodes: an idle subscription has no due answer, so its silence alone cannot reveal a dead node.
 
-On a connection that has been quiet for `PROBE_S` the client sends a request; an overdue answer is detected as usual.
+On a connection that has been quiet for `PROBE_S` the client sends a request. If its answer is overdue, the client
+handles the node like any that does not answer (`owner_changes.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PROBE_S: Final = 3.0
 
 
 class LivenessProbe:
-    """Probes the nodes that serve one consumer."""
+    """Probes the nodes that serve one consumer if their connections are quiet, and detects unresponsive nodes."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

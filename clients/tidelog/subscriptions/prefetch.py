@@ -231,7 +231,7 @@ class Prefetch:
 
     @property
     def _whole(self) -> Credit:
-        """The limit of unpaused batches, raised to at least one record and one byte per subscription."""
+        """The limit, raised if it is too small for `paused_max` plus one record and one byte for each subscription."""
         paused, parts = self.paused_max, self._parts
         return Credit(max(self._bound.records, parts + paused.records), max(self._bound.bytes, parts + paused.bytes))
 

@@ -191,7 +191,7 @@ class ReceiveBuffer:
 
         Args:
             first: a batch that precedes those in the queue, if any.
-            room: how much may be kept; later batches are discarded.
+            room: the size of the batches that may be kept; later batches are discarded.
 
         Returns:
             Offset of the first discarded batch; None if all were kept.

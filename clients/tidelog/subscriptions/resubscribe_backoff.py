@@ -25,7 +25,7 @@ _MS: Final = 1000
 
 
 class ResubscribeBackoff:
-    """The back-offs of one consumer's partitions.
+    """Decides when each partition of one consumer may be subscribed again, and logs why it is not read.
 
     Attributes:
         by_partition: the back-offs of partitions that were tried since their last batch or `reset`; usually empty, so

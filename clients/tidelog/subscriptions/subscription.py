@@ -32,9 +32,10 @@ class Lender(Protocol):
 
 
 class Prefetched(NamedTuple):
-    """A received batch. `credit`, that of the whole event, is attached to its last batch and returned with it.
+    """A received batch.
 
-    `high_watermark` is the partition's end as of the event.
+    `credit` is the cost of the MESSAGE_EVENT that contained the batch; only the last batch of an event has it, and the
+    credit is returned when that batch is taken. `high_watermark` is the partition's end that the event reported.
     """
 
     where: TopicPartition
@@ -162,7 +163,7 @@ class Subscription:
                 if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
                         f"{where.topic}/{where.partition}: the node skipped records {position} to "
-                        f"{batch.base_offset - 1}"
+                        f"{batch.base_offset - 1}, although they were not filtered out"
                     )
                 if batch.end_offset > position:
                     accepted.append(

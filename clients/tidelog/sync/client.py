@@ -235,7 +235,7 @@ class Producer:
 
     def __init__(self, client: Client, thread: LoopThread, producer: asynchronous_producer.Producer) -> None:
         self.topic = producer.topic
-        self._client = client  # Prevents its finalizer from running while this producer exists.
+        self._client = client  # Keeps the client alive: its finalizer would close it while this producer exists.
         self._thread = thread
         self._producer = producer
         self._handoff = ThreadHandoff(thread, producer.internals)
@@ -345,12 +345,12 @@ class Producer:
         return PendingReceipts(self._thread, pending)
 
     def ready(self) -> None:
-        """See `tidelog.Producer.ready`: the room is reserved for the next `put` of this thread, for up to a second."""
+        """See `tidelog.Producer.ready`; the memory is reserved for the next `put` of this thread, up to a second."""
         self._handoff.ready()
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or aborted."""
+        """Whether the producer was closed or aborted."""
         return self._producer.closed
 
     def close(self) -> None:

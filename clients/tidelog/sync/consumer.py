@@ -76,7 +76,7 @@ class Consumer:
     """See `tidelog.Consumer`. Created by `tidelog.sync.Client.consumer`."""
 
     def __init__(self, client: object, thread: LoopThread, consumer: asynchronous.Consumer) -> None:
-        self._client = client  # Prevents its finalizer from running while this consumer exists.
+        self._client = client  # Keeps the client alive: its finalizer would close it while this consumer exists.
         self._thread = thread
         self._consumer = consumer
         self._cursor = consumer.cursor
@@ -90,7 +90,7 @@ class Consumer:
         self._taken: list[Record] = []
         """Records that an interrupted `poll` has taken and not returned."""
         self._resets: dict[TopicPartition, int] = {}
-        """Reset counts of the partitions of those records."""
+        """Partition of each record in `_taken` -> its reset count (`Cursor.resets_of`) when the record was kept."""
 
     def __enter__(self) -> Self:
         self.begin()

@@ -47,7 +47,7 @@ class PendingReceipt:
 
         Raises:
             TidelogError: the record was not acknowledged.
-            TimeoutError: it is still pending.
+            TimeoutError: `timeout_s` has passed, and the record is still in flight.
         """
         return _result(self._thread, asynchronous_receipts.PendingReceipt(self._batch, self._index), timeout_s)
 
@@ -68,7 +68,7 @@ class PendingReceipts:
 
         Raises:
             TidelogError: not all records were acknowledged; a note on the exception says how many were.
-            TimeoutError: some are still pending.
+            TimeoutError: `timeout_s` has passed, and records are still in flight.
         """
         return _result(self._thread, self._pending, timeout_s)
 

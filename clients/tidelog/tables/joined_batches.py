@@ -82,7 +82,10 @@ class WireBatch:
 
 
 def wire_batch(batch: RecordBatch, schema: pa.Schema) -> WireBatch:
-    """Return the columns of `schema` in a fetched batch; it is decoded only for columns, or for gaps in the offsets."""
+    """Return the columns of `schema` that a fetched batch has.
+
+    The batch's body is decoded only if it has such columns or its offsets have gaps.
+    """
     present = [name for name, flag in _WIRE.items() if batch.header.flags & flag and name in schema.names]
     columns = batch.columns() if present else None
     arrays = {} if columns is None else {name: columns.column(name) for name in present}

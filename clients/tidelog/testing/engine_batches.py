@@ -42,7 +42,7 @@ def needed_bytes(batches: Sequence[bytes | bytearray]) -> int:
 
 
 def append(store: EpochStore, batches: Sequence[bytearray]) -> list[bytes]:
-    """Reserve, stamp and append a group, as the log does; return its bytes."""
+    """Reserve space for batches, stamp and append them, as the log does; return the bytes of each stored batch."""
     store.ensure_space(needed_bytes(batches))
     offset, digest = store.end_offset, store.end_digest
     for one in batches:

@@ -55,7 +55,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX
 
 
 class EngineSuite:
-    """The tests. A subclass overrides `make_engine`."""
+    """Tests the engine that `make_engine` returns; a subclass overrides this method."""
 
     def make_engine(self, volume: Volume) -> Engine:
         """Return the engine under test, as after a start of the node."""
@@ -65,7 +65,7 @@ class EngineSuite:
 
     @pytest.fixture
     def fs(self) -> FailingFileSystem:
-        """Return files that can fail."""
+        """Return a file system whose operations can fail."""
         return FailingFileSystem()
 
     @pytest.fixture
@@ -100,7 +100,7 @@ class EngineSuite:
     def create(
         self, volume: Volume, directory: Path, *, offset: int = 0, digest: int = 0, is_lacking: bool = False
     ) -> EpochStore:
-        """Create a store."""
+        """Create a store; `is_lacking`: records of the epoch are missing from it, so it needs a repair."""
         return create_store(
             volume,
             directory,
@@ -161,7 +161,7 @@ class EngineSuite:
         assert (at_end.batches, at_end.next_offset) == ([], 12)
 
     def test_offsets_that_are_not_held_are_out_of_range(self, store: EpochStore) -> None:
-        """Reading above the end, or below the start after a deletion, names the range."""
+        """Reading above the end, or below the start after a deletion, raises OFFSET_OUT_OF_RANGE."""
         while store.segment_count < 3:
             append(store, [batch([b"a"], size_bytes=500)])
         assert store.delete_oldest_segment() > 0

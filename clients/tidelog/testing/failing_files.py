@@ -12,7 +12,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class FailingFileSystem(RealFileSystem):
-    """Files whose operations fail on demand.
+    """Opens files whose operations fail on demand.
 
     Attributes:
         full: whether operations that take space fail with ENOSPC.

@@ -57,7 +57,7 @@ def add(
     token_file: Annotated[
         str, typer.Option(metavar="FILE", help="File with a token (JWT), read for each connection.")
     ] = "",
-    user: Annotated[str, typer.Option(metavar="NAME", help="A user with a password.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Name of a user with a password.")] = "",
     password_file: Annotated[
         str, typer.Option(metavar="FILE", help="File with the user's password, read for each connection.")
     ] = "",

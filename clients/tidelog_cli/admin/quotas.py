@@ -84,7 +84,7 @@ def set_quota(
     """Set the quota of a subject, replacing its previous one.
 
     An option that is left out sets no limit; `unlimited` overrides the limits of broader quotas. Requests beyond a
-    rate or the bytes in flight are delayed; connections, topics, partitions and groups beyond their number are refused.
+    rate or the bytes in flight are delayed; connections, topics, partitions and groups beyond a maximum are refused.
     """
     quota = Quota(
         produce_bytes=produce_bytes,

@@ -1,7 +1,7 @@
-"""End offsets of partitions, which their owners confirm: usually before the records are read, otherwise meanwhile.
+"""End offsets of partitions, confirmed by their owners: usually before the records are read, otherwise during reading.
 
-Committed records can be read while no quorum can confirm the end of a partition. A partition with an unknown end is
-therefore read, and a note on standard error says so; its output is complete when its end is confirmed and reached.
+Committed records can be read while no quorum can confirm the end of a partition. A partition with an unconfirmed end is
+therefore read, with a note on standard error; the command has read it completely when the end is confirmed and reached.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.subscriptions.consumer_options import LOG_INTERVAL_S, START_WAIT_S
 from tidelog_cli.base.output import note
 
 TRY_S: Final = 1.5
-"""Timeout of a request for one partition's end, and the pause between the requests."""
+"""Timeout in seconds of a request for one partition's end, and the pause between the requests."""
 
 T = TypeVar("T")
 
@@ -59,10 +59,10 @@ class Ends:
         return [partition for partition in self._partitions if partition not in self.known]
 
     async def find(self) -> None:
-        """Find all ends, or continue in the background after `START_WAIT_S`.
+        """Request the end of each partition; after `START_WAIT_S` seconds, request the missing ones in the background.
 
         Raises:
-            TidelogError: the error is not retriable.
+            TidelogError: the request failed with an error that is not retriable.
         """
         if not self._partitions:
             return
@@ -117,7 +117,8 @@ class Ends:
                 names = ", ".join(map(str, self.missing))
                 note(
                     f"tidelog: {self._topic}: the ends of partitions {names} are not confirmed yet: an owner, or a "
-                    "quorum of the replicas, does not answer; committed records are printed, and the command waits"
+                    "quorum of the replicas, does not answer; committed records are printed, and the command waits "
+                    "(`tidelog cluster status` shows the nodes to start)"
                 )
             await asyncio.sleep(TRY_S)
 

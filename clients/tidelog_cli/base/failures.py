@@ -33,7 +33,7 @@ EXIT_CODES_HELP: Final = (
 
 
 class CommandFailed(Exception):  # noqa: N818 - the exception that ends a command
-    """A command's refusal or failure.
+    """Ends a command with a line on standard error and an exit code.
 
     Attributes:
         exit_code: one of the exit codes that the module lists.

@@ -31,7 +31,7 @@ def interrupts_end_quietly() -> AbstractContextManager[None]:
 def interrupts_change_nothing() -> None:
     """Ignore signals that stop the command until the process has ended, because its exit code is decided.
 
-    After a second Ctrl-C another one ends the process, which might wait for a thread.
+    If the user has already pressed Ctrl-C twice, SIGINT still ends the process, because it may be waiting for a thread.
     """
     ignore_stop_signals(*(() if _Interrupt.is_hurried else (signal.SIGINT,)))
     if _Interrupt.is_hurried:
@@ -97,7 +97,7 @@ class _Interrupt:
     def _cancel(self) -> None:
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._task.get_loop().call_soon_threadsafe(lambda: None)  # wakes up the loop
+            self._task.get_loop().call_soon_threadsafe(lambda: None)  # wakes up the loop, which may wait for events
 
 
 @contextlib.contextmanager

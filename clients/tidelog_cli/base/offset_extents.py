@@ -17,7 +17,7 @@ Since = Literal["earliest", "latest"] | datetime
 class Extent:
     """A range of a topic's records: by partition, the first and the end offset.
 
-    `topic_id` identifies the topic; empty for any topic of that name.
+    `topic_id` identifies the topic; if empty, a topic that was created again under the same name is read as well.
     """
 
     topic: str
@@ -31,7 +31,7 @@ class Extent:
         return sum(self.ends[number] - start for number, start in self.starts.items())
 
     def after(self, earlier: Extent) -> Extent:
-        """Return the records after an earlier extent, including all records of partitions that it does not have."""
+        """Return the records after the end of `earlier`, and all records of partitions that `earlier` does not have."""
         begins = {
             number: min(max(start, earlier.ends.get(number, start)), self.ends[number])
             for number, start in self.starts.items()

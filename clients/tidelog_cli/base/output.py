@@ -43,7 +43,7 @@ ABSENT: Final = "\u2013"
 """Shown in tables for unknown or unset values."""
 
 PIPE_COLUMNS: Final = 1000
-"""Width for pipes, so that rows are not wrapped."""
+"""Width in characters of tables that are written to a pipe, so that rows are not wrapped."""
 
 _BINARY_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 

@@ -71,7 +71,7 @@ def place_of(bootstrap: str) -> dict[str, str]:
 
 
 def _context(bootstrap: str) -> Context | None:
-    """Return the context to use; none for an address without a context name, so that no credentials are sent to it."""
+    """Return the context to use; None if only an address is given, which must not get the credentials of a context."""
     name = named_context.get()
     return find_context(name) if name or not bootstrap else None
 

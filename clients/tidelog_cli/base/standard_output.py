@@ -81,7 +81,7 @@ def check_standard_output() -> None:
 
 
 def _over(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
-    """Return an equal stream that writes through `raw`."""
+    """Return a text stream like `stream` that writes through a `raw` file; `stream` itself if it has no descriptor."""
     try:
         assert isinstance(stream, io.TextIOWrapper)
         descriptor = stream.fileno()

@@ -12,7 +12,7 @@ TRY_S: Final = 1.0
 
 
 async def speaks_http(host: str, port: int) -> bool:
-    """Return whether a server answers an HTTP request with HTTP; takes at most TRY_S."""
+    """Return whether a server answers an HTTP request with HTTP; False if it does not answer within `TRY_S` seconds."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, UnicodeError):
         async with asyncio.timeout(TRY_S):
             reader, writer = await asyncio.open_connection(sock=await connected_socket(host, port))

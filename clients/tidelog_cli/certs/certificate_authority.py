@@ -85,7 +85,7 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     """Return the CA's CRL in PEM with certificates added, valid as long as the CA.
 
     Args:
-        before: the current list, or None.
+        before: the current CRL in PEM; None if there is none yet.
         serials: serial numbers of certificates; existing entries are unchanged.
         now: the time, in UTC.
 
@@ -127,7 +127,10 @@ def serial_of(cert: bytes) -> int:
 
 
 def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the certificate that matches a CA's key, from a file that may also contain an old CA, and the key."""
+    """Return a CA's certificate and private key.
+
+    The certificate file may also contain the certificate of an old CA; the one that matches the key is returned.
+    """
     try:
         key = serialization.load_pem_private_key(authority.key, password=None)
     except TypeError as error:
@@ -136,8 +139,8 @@ def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivat
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         why = (
-            "the private key is not an ECDSA key, so `tidelog certs init` did not create it: use the tools of that CA "
-            "instead"
+            "the private key is not an ECDSA key, so `tidelog certs init` did not create this CA: use the tools that "
+            "created it instead"
         )
         raise ValueError(why)  # noqa: TRY004 - an error in a file
     for cert in x509.load_pem_x509_certificates(authority.cert):

@@ -1,7 +1,7 @@
 """`tidelog certs`: a small CA in a directory, and its certificates, for clusters without another CA.
 
     DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue certificates, and must not be on nodes
-    DIR/NAME.pem, DIR/NAME.key   of a node, a server or a client
+    DIR/NAME.pem, DIR/NAME.key   certificate and private key of a node, a server or a client
     DIR/crl.pem                  the certificate revocation list, see `revoke`
 
 Files are written atomically, a key before its certificate. If a node reads them between the two replacements, they do
@@ -166,7 +166,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
     try:
         issued = certificate_authority.issue(authority, cast("Kind", kind), name, hosts, days=days)
     except ValueError as error:
-        raise CommandFailed(f"{directory / 'ca.pem'} and ca.key cannot issue: {error}") from error
+        raise CommandFailed(f"cannot issue {name!r} with {directory / 'ca.pem'} and ca.key: {error}") from error
     _write(directory, name, issued, replace=replace)
     return issued
 

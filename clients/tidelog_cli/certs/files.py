@@ -49,14 +49,14 @@ def authority_in(directory: Path) -> Issued:
             if isinstance(error, FileNotFoundError)
             else ""
         )
-        raise CommandFailed(f"no CA in {directory}: {error.filename}: {error.strerror}{hint}") from error
+        raise CommandFailed(f"no CA can be read in {directory}: {error.filename}: {error.strerror}{hint}") from error
 
 
 def see_to_cryptography() -> None:
     """Check that `cryptography` is installed, which only commands for certificates need.
 
     Raises:
-        CommandFailed: it is missing.
+        CommandFailed: `cryptography` is not installed.
     """
     try:
         import cryptography.x509  # noqa: F401, PLC0415

@@ -73,7 +73,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
             numbers.append(certificate_authority.serial_of(cert.read_bytes()))
         except OSError as error:
             raise CommandFailed(
-                f"no certificate of {name}: {cert}: {error.strerror}; give its serial number with --serial"
+                f"no certificate of {name} can be read: {cert}: {error.strerror}; give its serial number with --serial"
             ) from error
         except ValueError as error:
             raise CommandFailed(f"{cert} is not a certificate in PEM: {error}") from error

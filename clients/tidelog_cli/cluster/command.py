@@ -38,7 +38,7 @@ WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the operati
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]
 
 SHOWN_MAX = 8
-"""Maximum number of partitions without a quorum that a message lists."""
+"""Maximum number of partitions that a message lists by name."""
 WARN_DAYS: Final = 30
 """Certificates that expire within this time cause a warning."""
 DAY_S: Final = 24 * 3600

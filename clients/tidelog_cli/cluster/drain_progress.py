@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from tidelog import Client, ClusterStatus
 
 LOOK_S: Final = 1.0
+"""Interval in seconds at which the cluster's status is requested."""
 
 
 class Progress(NamedTuple):

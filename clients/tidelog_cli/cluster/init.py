@@ -166,7 +166,7 @@ def preparations(directory: Path, founders: list[dict[str, Any]]) -> list[list[s
 
 
 def _secured(directory: Path, node_id: str, *, secured: bool) -> list[str]:
-    """Return the environment of a node's command with certificates: paths, but no secrets."""
+    """Return the `env` prefix of a node's command with the paths of certificates and keys; empty unless `secured`."""
     if not secured:
         return []
     settings = {
@@ -196,7 +196,7 @@ def command(directory: Path, node_id: str, data: Path | None = None, *, secured:
 
 
 def write(directory: Path, document: dict[str, Any]) -> None:
-    """Write both files or none.
+    """Write the bootstrap file and a new secret, or neither of them.
 
     Raises:
         CommandFailed: a file exists, or cannot be written.
@@ -218,7 +218,7 @@ def write(directory: Path, document: dict[str, Any]) -> None:
 
 
 def founder(text: str) -> dict[str, Any]:
-    """Parse a founder for the bootstrap file.
+    """Parse the value of an option --node (see `SHAPE`) into a founder's entry in the bootstrap file.
 
     Raises:
         CommandFailed: the text is invalid; the message has the cause.
@@ -255,10 +255,10 @@ def _is_plain(name: str) -> bool:
 
 
 def refuse_twice(founders: list[dict[str, Any]]) -> None:
-    """Refuse two nodes with the same id or address.
+    """Refuse founders with the same id or address, and founders of which none stores records.
 
     Raises:
-        CommandFailed: an id or address is repeated.
+        CommandFailed: an id or address is repeated, or no founder has the role persistence.
     """
     for what, values in (
         ("id", [one["node_id"] for one in founders]),

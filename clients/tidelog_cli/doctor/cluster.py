@@ -21,6 +21,7 @@ from tidelog_proto.wire.name_resolution import connected_socket
 TRIES: Final = 5
 CONNECT_S: Final = 2.0
 SLOW_S: Final = 0.05
+"""Median time to connect to a node, in seconds, beyond which a warning is given."""
 LISTED_MAX: Final = 8
 AT_ONCE: Final = 16
 """Maximum number of nodes that are checked at once."""
@@ -59,7 +60,10 @@ async def _reached(node: Node) -> Finding:
     fact = f"{where}, connected in {1000 * median_s:.2f} ms"
     if median_s > SLOW_S:
         return Finding(
-            check, "warning", f"{fact}: each publish waits for a quorum", "reduce the network latency between nodes"
+            check,
+            "warning",
+            f"{fact}: each publish waits for replies of a quorum, which this latency delays",
+            "reduce the network latency between nodes",
         )
     return Finding(check, "ok", fact)
 

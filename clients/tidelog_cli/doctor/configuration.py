@@ -86,7 +86,7 @@ def _node_smells(settings: Settings) -> Iterator[Finding]:
 
 
 def check_gateway_settings(settings: Settings, processors: int) -> Iterator[Finding]:
-    """Check whether there are more workers than processors."""
+    """Check whether the gateway has more workers than the machine has processors."""
     workers = str(settings.get("workers", "1"))
     if workers.isdigit() and int(workers) > max(1, processors):
         fact = (

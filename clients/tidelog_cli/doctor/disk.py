@@ -22,6 +22,7 @@ BUDGET_S: Final = 5.0
 
 FREE_SHARE_MIN: Final = 0.1
 FREE_BYTES_MIN: Final = 5 << 30
+"""Less free space than this, or than the share `FREE_SHARE_MIN` of the disk, causes a warning."""
 SYNC_SLOW_S: Final = 0.02
 SYNC_FAILING_S: Final = 0.25
 SYNC_UNLIKELY_S: Final = 0.000_01
@@ -40,7 +41,7 @@ UNSUITABLE: Final = (
         "mount a volume, and set data to a directory in it",
     ),
 )
-"""Prefixes of types of file systems, the problem with these types, and the remedy."""
+"""Unsuitable file systems: prefixes of their types as in /proc/self/mountinfo, their problem, and the remedy."""
 
 
 def check_data(data: Path) -> Iterator[Finding]:

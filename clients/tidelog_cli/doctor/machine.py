@@ -19,7 +19,7 @@ FILES_MIN: Final = 65_536
 MEMORY_BYTES_MIN: Final = 2 << 30
 """Approximate sum of a node's memory budgets with default settings."""
 KERNEL_MAPPED: Final = (5, 14)
-"""First version with which segments can be sent from memory mappings."""
+"""First Linux version with which nodes can send segments from memory mappings instead of copying them."""
 TIME_ERROR: Final = 5
 STA_UNSYNC: Final = 0x40
 

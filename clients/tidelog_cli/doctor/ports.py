@@ -47,7 +47,7 @@ def _number(settings: Settings, key: str) -> int:
 
 
 async def check_ports(ports: list[Port]) -> AsyncIterator[Finding]:
-    """Check whether each port is free; a port of HTTP in use must answer HTTP, other ports may be in use."""
+    """Check whether each port is free, or used as it should be: a process on an HTTP port must answer HTTP."""
     for port in ports:
         where = f"{port.host}:{port.number}{' (UDP)' if port.is_udp else ''}"
         fault = await asyncio.to_thread(_bind_fault, port)

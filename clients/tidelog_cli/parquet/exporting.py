@@ -33,7 +33,7 @@ SUFFIX: Final = ".parquet"
 
 
 class CodecChoice(StrEnum):
-    """Compression of columns."""
+    """Codecs that compress the columns of an exported file."""
 
     NONE = "none"
     SNAPPY = "snappy"
@@ -99,7 +99,7 @@ def export(
     begin = parse_since(since)
     started = time.monotonic()
     if sample is not None and not columns:
-        raise CommandFailed("--sample is for --columns: without it no columns are inferred", EXIT_USAGE)
+        raise CommandFailed("--sample requires --columns, which infers columns from the sample; add it", EXIT_USAGE)
     if columns:
         if target.suffix != SUFFIX or target.is_dir():
             raise CommandFailed(
@@ -190,7 +190,7 @@ class Writing:
 
 @contextlib.contextmanager
 def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
-    """Yield whether the target is a directory, which is locked meanwhile; refuse an existing file."""
+    """Yield whether the target is a directory, which is locked meanwhile; `overwrite` permits an existing file."""
     if target.suffix == SUFFIX and not target.is_dir():
         if target.exists() and not overwrite:
             raise CommandFailed(f"{target} already exists; replace it with --overwrite")

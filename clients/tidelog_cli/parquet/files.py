@@ -31,7 +31,7 @@ Codec = Literal["none", "snappy", "gzip", "lz4", "zstd"]
 
 _NAME: Final = re.compile(r"(\d{5})-(\d{20})\.parquet")
 _REPEATING: Final[Any] = ["key", "tag"]
-"""Columns in which values repeat."""
+"""Columns in which values repeat, so that a dictionary makes them smaller."""
 _PARTIAL: Final = ".tmp"
 _TOPIC, _ID, _END = "tidelog.topic", "tidelog.topic_id", "tidelog.end_offset"
 
@@ -45,7 +45,7 @@ class Source:
 
 
 def name_of(partition: int, start: int) -> str:
-    """Return a file's name in a directory; names sort by partition, then by offset."""
+    """Return the name of an exported file from its partition and first offset, by which the names sort."""
     return f"{partition:05}-{start:020}.parquet"
 
 
@@ -150,7 +150,7 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def ends_in(directory: Path, source: Source) -> dict[int, int]:
-    """Return by partition the end offset of the files in a directory.
+    """Return partition -> the offset up to which the files in a directory contain it.
 
     Raises:
         CommandFailed: a file does not belong to an export of this topic.

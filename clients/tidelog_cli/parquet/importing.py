@@ -22,7 +22,7 @@ TARGET_READ_BYTES: Final = 4 << 20
 """Approximate size of one read from a file."""
 READ_RECORDS_MAX: Final = 8192
 BUFFER_BYTES: Final = 1 << 20
-"""Read buffer of a column; by default, Arrow prefetches all row groups of a file."""
+"""Size of the read buffer of a column; by default, Arrow would prefetch all row groups of a file into memory."""
 _RECORD: Final = ("timestamp", "key", "value", "headers", "tag")
 
 
@@ -153,7 +153,7 @@ def _opened(path: Path) -> pq.ParquetFile:
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Return a number of rows of about `TARGET_READ_BYTES`, from the file's metadata."""
+    """Return how many rows have about `TARGET_READ_BYTES`, from the file's metadata."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     largest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
     return max(1, min(READ_RECORDS_MAX, int(TARGET_READ_BYTES / max(1, largest))))

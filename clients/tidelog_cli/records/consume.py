@@ -238,7 +238,7 @@ async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, in
 
 
 async def _check_beginnings(client: Client, topic: str, group: str, begin: int) -> None:
-    """Check the range as `_check_range`, for the partitions in which the group has no position."""
+    """Refuse an offset in `--from` that is out of range in a partition in which the group has no position."""
     held = {c.partition for c in await client.committed(group, topic)}
     numbers = [p.partition for p in (await client.topic(topic)).partitions]
     await _check_range(client, topic, dict.fromkeys((p for p in numbers if p not in held), begin), begin)

@@ -249,7 +249,7 @@ class _Blocks(RawIOBase):
             head += more
         if end < 0 and len(head) > HEADER_BYTES_MAX:
             raise CommandFailed(
-                f"row 1, the names of the columns, has more than {HEADER_BYTES_MAX:,} bytes; is it a header row?"
+                f"row 1 has more than {HEADER_BYTES_MAX:,} bytes; the first row of CSV must be the names of the columns"
             )
         row, self._ahead = (head, b"") if end < 0 else (head[:end], head[end:])
         row = row.removeprefix(BYTE_ORDER_MARK)

@@ -46,7 +46,7 @@ def get(
     try:
         key_bytes = key.encode()
     except UnicodeEncodeError as error:
-        raise CommandFailed(f"KEY {key!r} is not UTF-8", EXIT_USAGE) from error
+        raise CommandFailed(f"KEY {key!r} is not UTF-8; give text in UTF-8", EXIT_USAGE) from error
     record = with_client(bootstrap, lambda client: client.get(topic, key_bytes, partition=partition))
     if record is None:
         raise CommandFailed(f"no record in {_place(topic, partition)} has the key {key!r}")

@@ -140,7 +140,7 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
 
 
 def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
-    r"""Yield the lines of a byte stream as they arrive, without their `\n`.
+    r"""Yield the records of a byte stream, one per line (without its `\n`) or row of CSV, as they arrive.
 
     NDJSON and records skip blank lines; `lines` keeps them as empty values. The last line needs no newline. A byte
     order mark before the first line is removed with a note.
@@ -261,7 +261,7 @@ def _keyed_lines(lines: AnyArray, delimiter: bytes, first_line: int) -> pa.Recor
 
 
 def _json_objects(lines: AnyArray, fields: Fields, first_line: int) -> pa.RecordBatch | None:
-    """Return lines that are JSON objects, unchanged, with the keys and timestamps from their fields."""
+    """Return lines that are JSON objects, with keys and timestamps from their fields; None if all lines are blank."""
     values: list[bytes] = []
     keys: list[bytes | None] = []
     stamps_us: list[int] = []

@@ -151,7 +151,11 @@ def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.
 
 
 def _checked(file_format: Format, fields: Fields) -> Format:
-    """Return the format if the options for keys and timestamps apply to it."""
+    """Return the format; refuse options that do not apply to it.
+
+    Raises:
+        CommandFailed: an option for keys, timestamps or CSV does not apply to the format.
+    """
     if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
         raise CommandFailed("--key-delimiter requires --format lines and must not be empty", EXIT_USAGE)
     if fields.types and file_format is not Format.CSV:
@@ -181,7 +185,7 @@ def _refuse_no_text(options: dict[str, str | None]) -> None:
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:
-            raise CommandFailed(f"{name} {value!r} is not UTF-8", EXIT_USAGE) from error
+            raise CommandFailed(f"{name} {value!r} is not UTF-8; give text in UTF-8", EXIT_USAGE) from error
 
 
 def _timestamp_us(text: str | None) -> int | None:

@@ -57,7 +57,7 @@ class Additions:
 
 
 def with_tombstones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with null for each empty value."""
+    """Yield the batches with a tombstone (null) instead of each empty value."""
     for batch in batches:
         at = batch.schema.get_field_index("value")
         values: Any = batch.column(at)
@@ -75,7 +75,7 @@ def _header(text: str) -> dict[str, Any]:
 
 
 def checked_names(patterns: Sequence[str]) -> list[str]:
-    """Return the names for `without_headers`.
+    """Check the values of the option --drop-header, and return them for `without_headers`.
 
     Raises:
         CommandFailed: a name is empty, or has a `*` before its end.
@@ -90,7 +90,7 @@ def checked_names(patterns: Sequence[str]) -> list[str]:
 
 
 def without_headers(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches without headers of these names; a `*` at its end matches any rest.
+    """Yield the batches without the headers of these names; a name that ends in `*` is a prefix of names.
 
     Raises:
         CommandFailed: the columns of a batch are not those of records.

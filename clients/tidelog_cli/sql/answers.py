@@ -82,9 +82,10 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
 
 
 def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> None:
-    """Write the column names, unless `is_more`, and one line per row (RFC 4180); nested values are JSON.
+    """Write the column names and one line per row (RFC 4180); nested values are JSON.
 
-    Null is an empty cell, and empty text is `""`, as in CSV that `tidelog produce` reads.
+    With `is_more`, the rows continue an earlier output, so the column names are left out. Null is an empty cell, and
+    empty text is `""`, as in CSV that `tidelog produce` reads.
     """
     names = [] if is_more else [tuple(answer.names)]
     for row in itertools.chain(names, itertools.islice(answer.rows, limit)):

@@ -283,7 +283,7 @@ def _columns(summaries: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """SQL expressions of an engine.
+    """How to write types and expressions in the SQL of one engine.
 
     Attributes:
         types: column types; DECIMAL has placeholders for its precision and scale.

@@ -69,10 +69,10 @@ class TopicDataset(ds.Dataset):
 
 
 class Scan:
-    """One pass over a topic, on any thread, until it is closed.
+    """One scan of a topic's records, as an iterator that any thread may read until it is closed.
 
     Attributes:
-        failure: the error that ended it.
+        failure: the error that ended the scan; None if it did not fail.
     """
 
     def __init__(self, batches: Generator[pa.RecordBatch, None, None], on_read: Callable[[int], None]) -> None:
@@ -100,7 +100,7 @@ class Scan:
         return batch
 
     def close(self) -> None:
-        """End the pass, and close its connection."""
+        """End the scan, and close its connection."""
         self._closed = True
         with self._taking:
             self._batches.close()

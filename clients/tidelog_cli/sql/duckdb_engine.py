@@ -63,7 +63,7 @@ def _literal(text: str) -> str:
 
 
 def _reported(topic: str, name: str, column_type: str, text: str) -> str:
-    """Return the expression that is null, and reports the record of the row."""
+    """Return the SQL expression that is null, and reports the row's partition and offset with `text` (`_report`)."""
     of = ", ".join(map(_literal, (topic, name, column_type)))
     return f"""nullif({_REPORT}({of}, "partition", "offset", {text}), '')"""
 

@@ -26,13 +26,13 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class _Reported:
-    """Records of one cause.
+    """The records that were reported for one topic and field.
 
     Attributes:
         column_type: type of the column; empty for values that are not JSON objects.
         first: the first record.
-        places: partitions and offsets.
-        more: whether there are more records than were remembered.
+        places: partition and offset of each record.
+        more: whether there may be records that are not in `places`, because `COUNTED_MAX` was reached.
     """
 
     column_type: str
@@ -50,7 +50,7 @@ class NullReports:
         self._changing = threading.Lock()  # engines report from several threads
 
     def add(self, topic: str, name: str, column_type: str, record: Record) -> None:
-        """Count a record.
+        """Count a record whose value is null in a column.
 
         Args:
             topic: the topic's name.
@@ -95,4 +95,4 @@ def not_objects(topic: str, records: str, first: Record, quote: str) -> str:
     place = f"{quote}partition{quote} = {first.partition} AND {quote}offset{quote} = {first.offset}"
     query = f"SELECT value FROM {quote}{topic}{quote} WHERE {place}"  # noqa: S608 - a text for the user
     cause = "with a value that is not a JSON object"
-    return f"{topic}: all fields are null in {records} {cause}; {first}. It is shown by: {query}"
+    return f"{topic}: all fields are null in {records} {cause}; {first}. Show that value with: {query}"

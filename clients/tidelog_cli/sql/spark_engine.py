@@ -76,7 +76,7 @@ class SparkEngine:
     """Runs statements in Spark.
 
     Args:
-        memory_mb: Java heap; at least 512.
+        memory_mb: size of the Java heap in MB; less than 512 is raised to 512.
         place: connection options of the data source.
     """
 
@@ -90,7 +90,7 @@ class SparkEngine:
                 "Spark is not installed here; run: pip install 'tidelog[spark]', or choose --engine duckdb"
             ) from error
         self._place = place
-        # It logs each error with its Java stack, including those that only report a missing table.
+        # This logger writes each error with its Java stack, including those that only report a missing table.
         logging.getLogger("SQLQueryContextLogger").disabled = True
         self._is_ours = SparkSession.getActiveSession() is None
         self._spark = local_spark("tidelog sql", memory_mb=max(memory_mb, 512))
@@ -180,7 +180,7 @@ class SparkEngine:
             (table,) = provide([missing.strip("`").replace("``", "`")])
             self._make_view(table)
             tables.append(table)
-        raise CommandFailed(f"a statement may use at most {TABLES_MAX} topics")
+        raise CommandFailed(f"the statement uses more than {TABLES_MAX} topics; divide it into several statements")
 
     def _make_view(self, table: TopicTable, metric: str | None = None) -> None:
         extent = table.extent
@@ -217,7 +217,7 @@ def _parses_values(frame: DataFrame) -> bool:
 
 
 def _execution(frame: DataFrame) -> Any:
-    """Return Spark's execution of a query, to which Python has no other access."""
+    """Return Spark's Java object `QueryExecution` of a query, to which Python has no other access."""
     return cast(Any, frame)._jdf.queryExecution()  # noqa: SLF001
 
 

@@ -19,7 +19,7 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class Topics:
-    """The topics of a statement.
+    """Looks up the topics that a statement names, with their offsets and columns, and waits for new records.
 
     Args:
         bootstrap: the value of --bootstrap.
@@ -102,8 +102,8 @@ class Topics:
             if shape.hidden:
                 fields = ", ".join(map(repr, shape.hidden))
                 note(
-                    f"{name}: fields {fields} are not columns, because the name is empty, a column has it (in any "
-                    f"case), or there are more than {FIELDS_MAX:,} fields; read them from the column value"
+                    f"{name}: fields {fields} are not columns, because a name is empty or equals, ignoring case, that "
+                    f"of a column, or there are more than {FIELDS_MAX:,} fields; read them from the column value"
                 )
             if not extent.records:
                 self.empty.add(name)

@@ -47,7 +47,7 @@ USUAL_STATES: Final = frozenset({"", "running", "alive", "active", "idle", "stab
 
 
 class TopApp(App[None]):
-    """The application.
+    """The terminal application: samples the cluster periodically, and shows the last sample in tables.
 
     Args:
         take: takes a sample; raises TidelogError.

@@ -40,7 +40,7 @@ class Sample:
 
 
 async def take_sample(client: Client) -> Sample:
-    """Request the status, the groups and the lag of some of them; `groups_fault` has the error of the list of groups.
+    """Request the status, the groups and the lag of some groups; if groups cannot be listed, `groups_fault` says why.
 
     Raises:
         TidelogError: the status of the cluster is not available.

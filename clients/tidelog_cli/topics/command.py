@@ -159,10 +159,10 @@ def delete(
     names = list(dict.fromkeys(names))
     if not yes:
         if not sys.stdin.isatty():
-            raise CommandFailed("deletion is permanent: confirm with --yes", EXIT_USAGE)
+            raise CommandFailed(f"the deletion of {', '.join(names)} is permanent: confirm it with --yes", EXIT_USAGE)
         what = f"topic {names[0]} and all its" if len(names) == 1 else f"the topics {', '.join(names)} and all their"
         if not is_confirmed(f"Delete {what} records?"):
-            raise CommandFailed("the deletion was not confirmed; nothing was deleted")
+            raise CommandFailed(f"the deletion of {', '.join(names)} was not confirmed; nothing was deleted")
     deleted: list[str] = []
 
     async def work(client: Client) -> None:

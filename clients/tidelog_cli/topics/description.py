@@ -12,7 +12,7 @@ from tidelog_proto.limits import MIB
 from tidelog_proto.topic_settings import DESCRIBED
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
-"""An index that lacks fewer bytes of the newest records than this is normal."""
+"""Fewer unindexed bytes than these are not reported: an index usually lacks the newest records."""
 _MEMBERS: Final = (
     *("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state"),
 )
@@ -53,7 +53,7 @@ def _details(partition: Partition) -> dict[str, Any]:
 
 
 def settings_text(topic: Topic) -> str:
-    """Return a topic's settings in one line."""
+    """Return a topic's retention in one line; also its cleanup, indexes, deduplication, engine and hold, if set."""
     indexes = [name for name, has in (("key", topic.index_key), ("tag", topic.index_tag)) if has]
     parts = [
         f"retention {retention_text(topic)}",
@@ -67,7 +67,7 @@ def settings_text(topic: Topic) -> str:
 
 
 def retention_text(topic: Topic) -> str:
-    """Return a topic's retention by time and size."""
+    """Return a topic's retention by time and size; "everything" if neither is limited."""
     bounds = [duration_text(topic.retention_ms / 1000)] if topic.retention_ms else []
     bounds += [bytes_text(topic.retention_bytes)] if topic.retention_bytes else []
     return ", ".join(bounds) or "everything"
@@ -81,12 +81,12 @@ def deduplicate_text(topic: Topic) -> str:
 
 
 def append_text(timestamp_us: int) -> str:
-    """Return the time of an append."""
+    """Return the time of an append in UTC; a dash for 0, which means that the time is unknown."""
     return time_text(timestamp_us) if timestamp_us else ABSENT
 
 
 def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) -> str:
-    """Return the next deletion in a partition; empty if nothing is ever deleted."""
+    """Return the next deletion that retention will make in a partition; empty if no deletion is planned."""
     following = partition.next_deletion
     if topic.hold:
         return "deletes nothing: the topic is on hold"
@@ -94,7 +94,7 @@ def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) ->
         return ""
     whens = list(_whens(following, time.time() if now_s is None else now_s))
     size = bytes_text(following.size_bytes)
-    return f"deletes the oldest segment ({size}, until offset {following.below:,}) {' or '.join(whens)}"
+    return f"deletes the oldest segment ({size}, offsets below {following.below:,}) {' or '.join(whens)}"
 
 
 def index_text(topic: Topic, partition: Partition) -> str:
@@ -102,7 +102,7 @@ def index_text(topic: Topic, partition: Partition) -> str:
     missing_bytes = partition.unindexed_bytes
     if not (topic.index_key or topic.index_tag) or missing_bytes < UNINDEXED_BYTES_SHOWN:
         return ""
-    return f"has {bytes_text(missing_bytes)} that are not indexed yet and are scanned"
+    return f"has {bytes_text(missing_bytes)} of records that are not indexed yet, so lookups scan them"
 
 
 def _whens(following: NextDeletion, now_s: float) -> list[str]:

@@ -42,5 +42,5 @@ def _copy_text(node_id: str, replica: Replica | None, *, is_down: bool) -> str:
     if replica.copy_fault:
         words.append(FAULT_WORDS.get(replica.copy_fault, replica.copy_fault))
     elif replica.missing_epochs and not replica.missing_records:  # Nodes of earlier versions do not report faults.
-        words.append("not whole")
+        words.append("incomplete")
     return f"{replica.node_id} ({', '.join(words)})"

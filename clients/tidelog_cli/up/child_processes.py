@@ -29,7 +29,7 @@ STOP_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running child.
+    """A child process that has reported that it is ready.
 
     Attributes:
         ready: the fields of the ready line.

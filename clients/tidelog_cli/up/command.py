@@ -45,7 +45,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Wanted(NamedTuple):
-    """The stack to run; see `running_stack`."""
+    """The nodes and the gateway to run: arguments of `running_stack`."""
 
     nodes: Sequence[LocalNode]
     http_port: int

@@ -60,7 +60,7 @@ def prepare(
         port: the first node's native port, as the user requested it; 0: free ports; None: `first_port`, or the ports of
             the existing cluster.
         first_port: the first node's native port in a new cluster if `port` is None.
-        management_ports: each node's, or only the first one's; 0 lets each node pick one.
+        management_ports: management port of each node, or only of the first node; 0 lets each node pick a port.
 
     Raises:
         CommandFailed: the directory is a single node's, or has a cluster of another size or with other ports.
@@ -123,6 +123,6 @@ def _read(path: Path) -> dict[str, Any]:
         assert document["nodes"]
     except (OSError, ValueError, KeyError, AssertionError) as error:
         raise CommandFailed(
-            f"{path} is not a bootstrap file: {error!r}; restore it, or give another --data", EXIT_USAGE
+            f"{path} cannot be read as a bootstrap file: {error!r}; restore it, or give another --data", EXIT_USAGE
         ) from error
     return document

@@ -22,8 +22,9 @@ class Ports:
     """Ports to use; 0 picks a free one.
 
     Attributes:
-        native: the first node's.
-        management: each node's, or only the first one's; the others follow, 10 apart.
+        native: native port of the first node.
+        management: management port of each node, or only of the first node; the other nodes' ports follow, 10 apart.
+        http: port of the gateway.
     """
 
     native: int = 7400
@@ -45,7 +46,7 @@ def kept_ports(data: Path) -> Ports:
     except (FileNotFoundError, NotADirectoryError):
         return Ports()
     except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        raise CommandFailed(f"{path} is invalid ({error!r}): remove it to use default ports") from error
+        raise CommandFailed(f"{path} has no valid ports ({error!r}): remove it to use default ports") from error
     return ports
 
 

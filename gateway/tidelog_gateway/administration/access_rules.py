@@ -33,7 +33,11 @@ _Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9]+$")
 
 
 async def _security_of(gateway: GatewayDep) -> Security:
-    """Return the security interface of the caller's client."""
+    """Return the administration of keys, rules and quotas with the caller's own permissions.
+
+    Raises:
+        Problem: 403, the gateway does not authenticate callers.
+    """
     if gateway.caller is None:
         detail = (
             "this gateway does not authenticate callers (auth = none), so it does not manage keys, rules and quotas; "
@@ -91,7 +95,7 @@ class KeyPage(BaseModel):
 
 
 class RuleCreate(BaseModel):
-    """A rule: allows or denies a principal some operations on a resource."""
+    """A new access rule, which allows or denies a principal some operations on a resource."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

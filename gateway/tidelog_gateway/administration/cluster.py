@@ -1,4 +1,4 @@
-"""`/v1/cluster`, `/v1/me`, `/v1/history`: the nodes and draining them, the caller, the metrics of the last hour."""
+"""`/v1/cluster`, `/v1/me`, `/v1/history`: state and draining of nodes, the caller, metrics of the last hour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1", tags=["cluster"], route_class=JsonRoute)
 
 
 class NodeView(BaseModel):
-    """A node, as it reports itself, or as another node reports it when it does not answer."""
+    """A node: its own report, or what another node knows about it if the node itself does not answer."""
 
     node_id: str
     host: str
@@ -52,7 +52,8 @@ class ClusterView(BaseModel):
 
     nodes: list[NodeView]
     level: Annotated[
-        int | None, Field(description="Feature level of the cluster, which `tidelog cluster finalize` raises.")
+        int | None,
+        Field(description="Feature level of the cluster, which `tidelog cluster finalize` raises; null if unknown."),
     ]
 
 
@@ -79,7 +80,7 @@ class DrainingView(BaseModel):
 
 
 class MeView(BaseModel):
-    """The caller, and the gateway's settings that a page needs."""
+    """The caller, and the gateway's settings that the web page `/ui` needs."""
 
     auth: Annotated[Literal["none", "callers"], Field(description="none: the gateway authenticates no callers.")]
     principal: Annotated[str | None, Field(description="null: the gateway authenticates no callers.")]
@@ -88,16 +89,20 @@ class MeView(BaseModel):
 
 
 class HistoryView(BaseModel):
-    """Metrics of the last hour, one value for each time; null where it is unknown."""
+    """Metrics of the last hour. Each list has one value per time in `times_ms`; null where the value is unknown."""
 
     times_ms: list[int]
     records_per_s: list[float | None]
-    size_bytes: Annotated[list[int | None], Field(description="Bytes of one copy.")]
+    size_bytes: Annotated[list[int | None], Field(description="Bytes of one copy of each partition.")]
     requests_per_s: Annotated[
         list[float | None] | None, Field(description="HTTP requests to this gateway; null for a topic.")
     ]
-    published_per_s: Annotated[list[float | None] | None, Field(description="Records published through this gateway.")]
-    delivered_per_s: Annotated[list[float | None] | None, Field(description="Records delivered by this gateway.")]
+    published_per_s: Annotated[
+        list[float | None] | None, Field(description="Records published through this gateway; null for a topic.")
+    ]
+    delivered_per_s: Annotated[
+        list[float | None] | None, Field(description="Records delivered by this gateway; null for a topic.")
+    ]
     publish_p50_ms: Annotated[
         list[float | None] | None,
         Field(description="Median duration of HTTP publishes of this gateway, rounded up to a histogram bound."),
@@ -134,7 +139,7 @@ async def change_node(
 
 @router.get("/me", response_model=MeView, summary="The caller")
 async def me(gateway: GatewayDep) -> Response:
-    """Return the caller's name, and the settings of this gateway that a page needs."""
+    """Return the caller's principal, and the settings of this gateway that the web page `/ui` needs."""
     settings = gateway.settings
     principal = None if gateway.caller is None else gateway.caller.principal
     return json_response({"auth": settings.auth, "principal": principal, "ui": settings.ui, "version": VERSION})
@@ -151,7 +156,7 @@ async def history(
     sampler = gateway.sampler
     if topic is not None:
         check_topic_name(topic)
-        # Raises the error of a caller that may not describe the topic.
+        # The history is in this gateway's memory, so a request to a node checks that the caller may describe the topic.
         await gateway.client.list_offsets(topic, "latest", [0])
     else:
         await gateway.client.nodes()

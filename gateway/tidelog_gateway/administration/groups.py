@@ -35,7 +35,7 @@ class PlaceView(BaseModel):
 
 
 class MemberView(BaseModel):
-    """A member, its current partitions (`reads`) and its target assignment (`is_to_read`)."""
+    """A member of a consumer group, its current partitions (`reads`) and its target assignment (`is_to_read`)."""
 
     member_id: str
     instance_id: str | None
@@ -65,7 +65,7 @@ class GroupDescriptionView(GroupSummaryView):
 
 
 class GroupsView(BaseModel):
-    """A page of groups, by name."""
+    """A page of groups, in the order of their names."""
 
     groups: list[GroupSummaryView]
     next_cursor: Annotated[
@@ -74,7 +74,7 @@ class GroupsView(BaseModel):
 
 
 class LagView(BaseModel):
-    """The lag of a group in a partition; without a committed offset it is the whole log."""
+    """The lag of a group in a partition: offsets after the committed one, or all of the log if none is committed."""
 
     topic: str
     partition: int
@@ -119,7 +119,10 @@ _view_of_member = view_maker(
 
 
 def _view_of_lag(row: Lag) -> dict[str, Any]:
-    """Return the lag in a partition as a view: written out, because lists of thousands are made at once."""
+    """Return the members of a `LagView`.
+
+    They are written out, because `view_maker` is slower, and a group may read thousands of partitions.
+    """
     return {
         "topic": row.topic,
         "partition": row.partition,

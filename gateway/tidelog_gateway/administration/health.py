@@ -66,7 +66,11 @@ async def readyz(gateway: GatewayDep) -> Response:
 
 
 async def _check_may_ask(gateway: Gateway) -> None:
-    """Report not ready if nodes would refuse all callers, because the gateway's own key lacks `impersonate`."""
+    """Check that the gateway's own key has `impersonate`, without which nodes refuse all callers.
+
+    Raises:
+        Problem: 503 `not_ready`, the key lacks the permission.
+    """
     verdict = await gateway.client.security.test("impersonate", "cluster")
     if not verdict.allowed:
         detail = (
@@ -79,7 +83,8 @@ async def _check_may_ask(gateway: Gateway) -> None:
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(request: Request, gateway: GatewayDep) -> Response:
     """Return the gateway's metrics in Prometheus' text format; with several workers, the metrics of all together."""
-    # A page takes 5 ms. Several in one turn of the event loop would delay other requests, so they take turns.
+    # Encoding the metrics takes 5 ms. Several in one iteration of the event loop would delay other requests, so client
+    # addresses take turns.
     address = "" if request.client is None else request.client.host
     await gateway.turns.next_slice(request, address)
     page = gateway.metrics.page() if gateway.peers is None else page_of(await gateway.peers.merged())

@@ -41,7 +41,7 @@ Subject = Annotated[
 
 
 def _limit(value: Any, handler: Callable[[Any], Any]) -> Any:
-    """Report one fault for an invalid limit, not one for each type of the union."""
+    """Report a single fault for an invalid limit; pydantic would report one for each type that a limit may have."""
     try:
         return handler(value)
     except ValidationError as error:
@@ -89,7 +89,7 @@ class UsageView(BaseModel):
     node: str
     caller: Annotated[str, Field(description="A principal, or address:CIDR.")]
     connections: int
-    waiting: Annotated[int, Field(description="Throttled connections.")]
+    waiting: Annotated[int, Field(description="Number of connections whose requests are throttled now.")]
     in_flight_bytes: int
     throttled_s: Annotated[float, Field(description="Total time for which the caller's requests were throttled.")]
     produce_debt_s: Annotated[float, Field(description="Time until the caller may write again.")]
@@ -104,7 +104,7 @@ class UsagesView(BaseModel):
 
 @router.get("/quotas", response_model=QuotasView, summary="List quotas")
 async def list_quotas(security: SecurityDep) -> Response:
-    """List all quotas by their subjects. Needs `cluster` on the cluster."""
+    """Return all quotas, in the order of their subjects. Needs `cluster` on the cluster."""
     quotas = await security.quotas()
     return json_response({"quotas": [_view(subject, quotas[subject]) for subject in sorted(quotas)]})
 
@@ -131,7 +131,10 @@ async def set_quota(security: SecurityDep, subject: Subject, body: QuotaBody) ->
 
 @router.delete(f"/quotas/{{subject:{ANY_TEXT}}}", status_code=204, summary="Remove a quota")
 async def remove_quota(security: SecurityDep, subject: Subject) -> Response:
-    """Remove a quota; throttled requests continue. 422 if the subject has none. Needs `cluster` on the cluster."""
+    """Remove a quota; requests that it throttles continue. 422 if the subject has no quota.
+
+    Needs `cluster` on the cluster.
+    """
     await security.remove_quota(subject)
     return Response(status_code=204)
 

@@ -44,7 +44,7 @@ async def delete_records(
         ),
     ] = None,
 ) -> Response:
-    """Delete all records before an offset or a time; idempotent. The deletion is durable when it is answered."""
+    """Delete all records before an offset or a time; idempotent. The answer is sent when the deletion is durable."""
     if (before_offset is None) == (before_timestamp is None):
         given = "neither" if before_offset is None else "both"
         detail = f"send either before_offset or before_timestamp, got {given}"
@@ -55,6 +55,7 @@ async def delete_records(
         starts = await gateway.client.delete_records(topic, before, [partition])
     except OffsetOutOfRangeError as error:
         problem = from_error(error)
-        problem.status = 422  # The offset does not exist yet, because it is above the high watermark.
+        # Not the 410 of a read: the records at this offset are not gone, but do not exist yet.
+        problem.status = 422
         raise problem from error
     return json_response({"partition": partition, "log_start_offset": starts[partition]})

@@ -29,7 +29,9 @@ class RuleTest(BaseModel):
 
     operation: TestedOperation
     resource: Resource
-    name: Annotated[str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Name of the topic or group.")] = ""
+    name: Annotated[
+        str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Name of the topic or group; empty for the cluster.")
+    ] = ""
     principal: Annotated[
         str,
         Field(
@@ -40,7 +42,7 @@ class RuleTest(BaseModel):
     ] = ""
     roles: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=_PRINCIPAL_MAX)]],
-        Field(max_length=ROLES_MAX, description="Roles of the other principal."),
+        Field(max_length=ROLES_MAX, description="Roles of `principal`; not used if the caller is tested."),
     ] = []
 
 

@@ -63,9 +63,9 @@ class TopicAlter(_Settings):
 
 
 class NextDeletionView(BaseModel):
-    """The next deletion by retention: of the oldest segment."""
+    """The segment of a partition that retention deletes next: its oldest segment."""
 
-    below: Annotated[int, Field(description="The end offset of the segment.")]
+    below: Annotated[int, Field(description="Offset after the segment's last record: all lower offsets are deleted.")]
     size_bytes: int
     at_ms: Annotated[int | None, Field(description="When the segment's newest record expires; null: no limit by time.")]
     bytes_more: Annotated[
@@ -99,7 +99,10 @@ _view_of_deletion = view_maker(NextDeletionView, NextDeletion)
 
 
 def _view_of_partition(partition: Partition) -> dict[str, Any]:
-    """Return a partition as a view: written out, because lists of thousands are made at once."""
+    """Return the members of a `PartitionView`.
+
+    They are written out, because `view_maker` is slower, and a topic may have thousands of partitions.
+    """
     following = partition.next_deletion
     return {
         "partition": partition.partition,
@@ -137,8 +140,8 @@ class FiguresView(BaseModel):
     records: Annotated[
         int,
         Field(
-            description="Number of offsets from log start to high watermark, of all partitions: at most so many "
-            "records, because compacted and invisible records take offsets."
+            description="Number of offsets from log start to high watermark, of all partitions: an upper bound of the "
+            "number of records, because compacted and invisible records have offsets, too."
         ),
     ]
     end_offsets: Annotated[int, Field(description="Sum of the high watermarks.")]
@@ -194,7 +197,10 @@ async def list_topics(
         bool, Query(description="Whether to return sums over the partitions, which are sampled every few seconds.")
     ] = False,
 ) -> Response:
-    """List topics by name, a page at a time. Concurrent creations and deletions do not disturb the paging."""
+    """Return a page of the topics, in the order of their names.
+
+    Topics that are created or deleted meanwhile do not disturb the paging.
+    """
     after = "" if cursor is None else name_in(cursor)
     page, more = await gateway.client.topic_page(after=after, limit=limit)
     next_cursor = cursor_of(page[-1].name) if more else None
@@ -214,10 +220,10 @@ async def describe_topic(gateway: GatewayDep, request: Request, topic: TopicPath
 
 @router.patch("/{topic}", response_model=TopicDetail, summary="Alter a topic")
 async def alter_topic(gateway: GatewayDep, request: Request, topic: TopicPath, body: TopicAlter) -> Response:
-    """Change a topic's configuration; absent options do not change."""
+    """Change a topic's configuration; settings that are absent or null do not change."""
     changes = {name: value for name, value in body.model_dump().items() if value is not None}
     if not changes:
-        detail = f"is empty; set at least one of {', '.join(TopicAlter.model_fields)}"
+        detail = f"the body changes no setting; set at least one of {', '.join(TopicAlter.model_fields)}"
         raise invalid([{"pointer": "", "detail": detail}])
     await gateway.client.alter_topic(topic, **changes)
     return await _detail(gateway, request, await gateway.client.topic(topic))

@@ -2,8 +2,8 @@
 
 A ticket is valid for the time that the node states, and is renewed with the caller's credentials after half of it. A
 gateway therefore uses revoked credentials at most until their last ticket expires. A ticket that a node refuses is
-renewed at once. When a node refuses the credentials, the caller has ended: its requests get that error and its
-WebSockets are closed.
+renewed at once. When a node refuses the credentials, the caller ends: its requests get that error and its WebSockets
+are closed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RENEW_SHARE: Final = 0.5
 """Share of a ticket's validity after which the ticket is renewed."""
 
 AGAIN_S: Final = 1.0
-"""Pause after a failed attempt to renew a ticket."""
+"""Minimum time from a failed attempt to renew a ticket, measured from its beginning, to the next attempt."""
 
 
 class AuthenticatedCaller:
-    """One caller, until its credentials end.
+    """An authenticated caller and its current ticket, until a node refuses the caller's credentials.
 
     Args:
         identify: identifies the credentials again.
@@ -70,7 +70,7 @@ class AuthenticatedCaller:
         """Return the credentials that identify the caller to nodes; see `tidelog.cluster.callers.Caller`.
 
         Raises:
-            TidelogError: the credentials have ended.
+            TidelogError: a node has refused the credentials.
         """
         if self.over is not None:
             # A copy, because raising the same exception again extends its traceback.
@@ -84,7 +84,10 @@ class AuthenticatedCaller:
             self.renew()
 
     def look(self) -> None:
-        """Renew the ticket if it is due, or if the credentials should have expired."""
+        """Begin to renew the ticket if half of its validity or the expiry of the credentials has passed.
+
+        After a failed attempt, do nothing for `AGAIN_S`.
+        """
         expired = self._expires_us is not None and time.time_ns() // 1000 >= self._expires_us
         if self.over is None and (expired or self._clock() >= self._renew_at) and self._clock() >= self._again_at:
             self.renew()

@@ -1,9 +1,9 @@
 """Authentication of requests, before any of the body is read.
 
 With `auth = callers` every path requires credentials, except those of `OPEN_PATHS` and `OPEN_BELOW`: a new route
-requires them by default. With any `auth`, these requests are refused: a URL with credentials in it or with invalid
-text, a changing request from a page of another host, and a foreign `Host` on a gateway without authentication. The
-route of a WebSocket authenticates it, since browsers can send credentials only in a message.
+requires them by default. With any `auth`, these requests are refused: a URL that contains credentials or invalid
+percent-encoding, a changing request from a page of another host, and a foreign `Host` on a gateway without
+authentication. The route of a WebSocket authenticates it, since browsers can send credentials only in a message.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ class RequestAuthenticator:
         self._hosts = HostCheck(settings)
 
     def credentials(self, scope: Scope, fields: Mapping[bytes, bytes]) -> CallerCredentials | None:
-        """Return the credentials of a request; None if the path is open or the route authenticates.
+        """Return the credentials of a request; None if it needs none here.
+
+        A request needs none if the gateway does not authenticate callers, if its path is open, or if it is the
+        handshake of a WebSocket, whose route authenticates it.
 
         Args:
             scope: the ASGI scope of the request, or of a WebSocket's handshake.
             fields: the headers of the request; of a repeated header only one value.
 
         Raises:
-            Problem: the credentials are missing, or the request is refused with any credentials.
+            Problem: the credentials are missing or malformed, or the request is refused whatever its credentials are.
         """
         path = scope["path"]
         if scope["query_string"]:

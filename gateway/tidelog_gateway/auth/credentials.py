@@ -1,7 +1,7 @@
 """The credentials of callers: in `Authorization`, or in a WebSocket's first message; never in a URL.
 
-URLs are stored in the logs of each proxy on the way and in the history of browsers. Rejected: cookies, which browsers
-send with any page's requests.
+URLs are stored in the logs of each proxy on the way and in the history of browsers. Cookies are not accepted, because
+browsers send them with the requests of any page.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def credentials_of(token: str) -> pb.Credentials:
         Problem: 401, the key or token is malformed.
     """
     if len(token) > TOKEN_CHARS_MAX:
-        raise unauthenticated(f"the token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are allowed")
+        raise unauthenticated(f"the bearer token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are allowed")
     if not token:
         raise unauthenticated(f"the bearer token is empty; {_HOW}")
     if not _TOKEN.fullmatch(token):
@@ -140,7 +140,7 @@ def refuse_secrets_in(query: bytes) -> None:
     """Refuse a URL that has credentials in its query.
 
     Raises:
-        Problem: 400.
+        Problem: 400, the query has credentials, or too many fields to search.
     """
     if not query:
         return
@@ -148,7 +148,7 @@ def refuse_secrets_in(query: bytes) -> None:
         fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError as error:
         raise Problem(
-            400, "malformed_request", f"the query has more than {QUERY_FIELDS_MAX} fields; send fewer"
+            400, "malformed_request", f"the URL's query has more than {QUERY_FIELDS_MAX} fields; send fewer"
         ) from error
     for name, value in fields:
         if name.lower() in _SECRET_NAMES or _KEY.search(value):

@@ -40,7 +40,7 @@ class HostCheck:
         """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
-        """Return whether this single `Host` has passed the check before; if not, call `refuse_foreign_host`."""
+        """Return whether `host`, the request's only `Host`, has passed `refuse_foreign_host` before."""
         return self._any or host in self._passed_hosts
 
     def refuse_foreign_host(self, headers: Headers, path: str) -> None:

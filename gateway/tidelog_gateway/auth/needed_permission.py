@@ -14,10 +14,10 @@ from tidelog.security.access_rules import Operation, Resource
 async def requiring(
     client: Client, operation: Operation, name: str, resource: Resource = "topic"
 ) -> AsyncIterator[None]:
-    """If the block is refused, raise the refusal of `operation` if the caller lacks that permission.
+    """Replace a refusal of the block by the refusal of `operation`, if the caller lacks the permission for `operation`.
 
-    The block looks something up for the operation, so its own refusal would name a permission that the caller did not
-    need to know about.
+    The block looks something up on the way to the operation, so its own refusal names a permission for that lookup
+    instead of the permission that the caller needs.
 
     Raises:
         ForbiddenError: the caller may not perform the operation, or it may and the block was refused something else.

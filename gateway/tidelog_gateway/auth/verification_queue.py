@@ -37,12 +37,13 @@ _ResultT = TypeVar("_ResultT")
 
 
 class VerificationQueue:
-    """The queue of one kind of credentials.
+    """Limits the concurrent verifications of one kind of credentials.
 
     Args:
-        at_once: concurrent verifications of new callers; as many of known callers.
+        at_once: maximum number of concurrent verifications of new callers; known callers have as many slots of their
+            own.
         waiting: maximum number of new callers whose verification runs or waits.
-        workers: the limits are divided by their number.
+        workers: number of worker processes of the gateway, by which all limits are divided.
 
     Attributes:
         pending: digests of the credentials of new callers whose verification runs or waits.
@@ -61,7 +62,7 @@ class VerificationQueue:
 
     @contextlib.asynccontextmanager
     async def turn(self, address: Hashable) -> AsyncIterator[None]:
-        """Wait until a new caller may be verified, in its address's turn.
+        """Hold one of the slots for new callers during the block; wait for it, in turn with other client addresses.
 
         Raises:
             FullError: too many callers of the address wait.
@@ -73,7 +74,9 @@ class VerificationQueue:
             self._new.give_back(address)
 
     async def verify(self, ask: Callable[[], Awaitable[_ResultT]], *, is_known: bool) -> _ResultT:
-        """Verify a caller within `NODE_TIMEOUT_S`; a known one when a slot is free, a new one in its `turn`.
+        """Call `ask` within `NODE_TIMEOUT_S`.
+
+        A known caller waits for one of the slots of known callers first; a new caller already holds a slot (`turn`).
 
         Raises:
             Problem: 503, no node answered in time.
@@ -83,11 +86,11 @@ class VerificationQueue:
                 async with asyncio.timeout(NODE_TIMEOUT_S):
                     return await ask()
             except TimeoutError:
-                raise unanswered() from None
+                raise unanswered(NODE_TIMEOUT_S) from None
 
 
 def verification_queues(workers: int = 1) -> Mapping[CredentialsKind, VerificationQueue]:
-    """Return a queue for each kind of credentials, for one of several workers."""
+    """Return a queue for each kind of credentials, with the limits of one of `workers` processes."""
     return {
         "key": VerificationQueue(KEY_SLOTS, WAITING_MAX, workers),
         "token": VerificationQueue(TOKEN_SLOTS, WAITING_MAX, workers),
@@ -95,7 +98,7 @@ def verification_queues(workers: int = 1) -> Mapping[CredentialsKind, Verificati
     }
 
 
-def unanswered() -> Problem:
-    """Return the 503 for credentials that no node has verified in time."""
-    detail = "no node has verified the credentials within the time limit; send the request again"
+def unanswered(within_s: float) -> Problem:
+    """Return the 503 for credentials that no node has verified within a time limit."""
+    detail = f"no node has verified the credentials within {within_s:g} s; send the request again"
     return Problem(503, "not_identified", detail, retryable=True)

@@ -113,7 +113,7 @@ def _check_limits(count: int, records_max: int, decoded_bytes: int, decoded_byte
     """Refuse announced rows and bytes above the limits.
 
     Raises:
-        Problem: 413 or 422.
+        Problem: 422, too many rows; 413, too many bytes.
     """
     if count > records_max:
         raise _fault(f"the stream has more than {records_max} records: send fewer rows per request")
@@ -127,7 +127,7 @@ def _check_limits(count: int, records_max: int, decoded_bytes: int, decoded_byte
 
 
 def hold_room(scope: Scope, body_bytes: int, size_bytes: int) -> None:
-    """Reserve room for decoded bytes in addition to the request's body.
+    """Reserve memory of the request budget for decoded bytes, in addition to the request's body.
 
     Raises:
         Problem: 429.
@@ -219,7 +219,10 @@ def _schema(message: Any) -> _KnownSchema:
 
 
 def plain_batch(body: Body) -> tuple[pa.Schema, PlainBatch] | None:
-    """Return schema and batch of a stream with a known schema and one batch of its layout; None for other streams."""
+    """Return the schema and the only batch of a stream whose schema is cached and whose batch has the cached layout.
+
+    Return None for other streams.
+    """
     if len(body) < PREFIX_BYTES:
         return None
     continuation, length = _MESSAGE_PREFIX.unpack_from(body)

@@ -2,8 +2,8 @@
 
 The description of a record batch is a flatbuffer; parsing one from an untrusted source takes 25 reads. Arrow's writer
 encodes all uncompressed batches of one schema in the same way, apart from a few numbers at fixed positions. A sample
-batch, encoded with the schema, shows these positions; a description whose other bytes are equal to those of the sample
-has its numbers there.
+batch, encoded with the schema, shows these positions: a description whose other bytes are equal to those of the sample
+has its numbers at the same positions.
 Descriptions of other writers are parsed by `ipc_message.describe`.
 """
 
@@ -22,7 +22,7 @@ from tidelog_proto.batch.ipc_message import PREFIX_BYTES, describe, metadata_byt
 
 _SAMPLE: Final = columns_of([b"v"], keys=[b"k"], timestamps_us=[0], headers=[[("h", b"v")]], tags=["t"])
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""The end of a stream."""
+"""The end of an Arrow IPC stream: the continuation marker and a length of zero."""
 
 
 class PlainBatch(NamedTuple):
@@ -81,7 +81,7 @@ class BatchLayout:
     def only_batch(self, body: Body, at: int) -> PlainBatch | None:
         """Return the batch at a position of a stream if it has this layout and the stream ends after it.
 
-        Return None for any other stream, also for one that has to be refused.
+        Return None for any other stream, also for an invalid one, which the general parser then refuses.
         """
         if len(body) < at + self._parts.size:
             return None

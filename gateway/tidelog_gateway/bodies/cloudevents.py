@@ -181,7 +181,7 @@ def _why(text: bytes, error: Exception) -> str:
 
 
 def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:
-    """Return the pointer of a path in a part of the list, whose first event has the number `first`."""
+    """Return the JSON pointer in the whole list to a path in a part of the list that begins with event `first`."""
     number, *inside = path
     assert isinstance(number, int)
     return pointer((*place_of(first + number), *inside))
@@ -231,7 +231,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
     if "data_base64" in members:
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):
-            raise ValueError("must be a string of base64")  # a TypeError would be a fault of the gateway
+            raise ValueError("must be a string of base64")  # a TypeError would be answered with 500
         return from_base64(encoded), "data_base64"
     if "data" not in members:
         return b"", ""
@@ -246,7 +246,11 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
 
 
 def _attribute_text(raw: msgspec.Raw) -> str | None:
-    """Return the canonical text of an attribute's value."""
+    """Return the canonical text of an attribute's value; None for null.
+
+    Raises:
+        ValueError: the value is not a string, a boolean or an integer of 32 bits.
+    """
     value: Any = msgspec.json.decode(raw)
     if value is None or isinstance(value, str):
         return value

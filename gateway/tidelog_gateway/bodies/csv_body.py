@@ -102,7 +102,7 @@ def _name_fault(name: str, before: list[str]) -> str | None:
 
 
 class _Lists:
-    """The records that were parsed so far, as lists."""
+    """Collects the records of a body in lists, while its rows are parsed in parts."""
 
     def __init__(self, names: list[str], now_us: int, empty_value: EmptyValue) -> None:
         self._names = names
@@ -154,8 +154,8 @@ class _Lists:
                 row = first + int(pc.index(column.is_null(), pa.scalar(value=True)).as_py())
                 raise row_fault(
                     row,
-                    'the value is missing; write "" for an empty one, or define an unquoted empty field with '
-                    "empty_value=empty or empty_value=tombstone",
+                    'the value is missing; write "" for an empty one, or set the meaning of an unquoted empty field '
+                    "with empty_value=empty or empty_value=tombstone",
                 )
             column = column.fill_null("")
         values: list[bytes | None] = column.cast(pa.binary()).to_pylist()
@@ -204,7 +204,7 @@ def _reworded(text: str) -> str:
     counts = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if counts:
         return f"the header row has {counts[1]} columns, but this row has {counts[2]}"
-    return "is not UTF-8" if "UTF8" in text else "the row cannot be read as CSV; see RFC 4180"
+    return "the row is not UTF-8" if "UTF8" in text else "the row cannot be read as CSV; see RFC 4180"
 
 
 def _numbers(column: Any, name: str, first: int) -> list[int | None]:

@@ -87,10 +87,10 @@ def _check_quotes(data: Any, places: Any, opening: Any, row_of: Callable[[int], 
     is_last = (last == len(data) - 1) | _END[after] | (after == _QUOTE)
     middle, trailed = first[~is_first], last[~is_last]
     if len(middle) and not (len(trailed) and trailed[0] < middle[0]):
-        detail = "a quote in an unquoted field; quote the whole field and double the quotes inside"
+        detail = "an unquoted field contains a quote; quote the whole field and double the quotes inside"
         raise row_fault(row_of(int(middle[0])), detail)
     if len(trailed):
-        detail = "text after a closing quote; double a quote that belongs to the field"
+        detail = "a closing quote is followed by text; double a quote that belongs to the field"
         raise row_fault(row_of(int(trailed[0])), detail)
 
 
@@ -100,4 +100,5 @@ def _check_returns(data: Any, places: Any, row_of: Callable[[int], int]) -> None
     wrong = (after != _LF) | (places == len(data) - 1)
     if wrong.any():
         row = row_of(int(places[wrong][0]))
-        raise row_fault(row, "a carriage return without a line feed; quote the field, or end the row with CR LF")
+        detail = "a carriage return is not followed by a line feed; quote the field, or end the row with CR LF"
+        raise row_fault(row, detail)

@@ -25,7 +25,7 @@ request. Parsing them takes some 15 ms; a larger document can be sent as a strin
 AT_ONCE_BYTES: Final = 16 * KIB
 """Maximum size of a body that is parsed at once; it has at most about 8,000 values."""
 MEMBERS_MAX: Final = 100
-"""Maximum number of members of a validated object. No model has as many members, and each unknown one is a fault."""
+"""Maximum number of members of a validated object. No model has as many, and each unknown member would be reported."""
 PART_BYTES: Final = 256 * KIB
 PART_VALUES: Final = 5_000
 PART_RECORDS: Final = 500
@@ -176,7 +176,7 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
         member_count = int(sums[-1]) if len(sums) else member_count
         count += len(divides)
         if count > records_max:
-            # Not the exact number, which needs a scan of the rest.
+            # The message does not state the exact number, because that needs a scan of the rest of the body.
             raise invalid(
                 [
                     {

@@ -24,7 +24,7 @@ _TimestampMs = Annotated[int, msgspec.Meta(ge=0, le=TIMESTAMP_MS_MAX)]
 
 class _PlainRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     value: str | None
-    # UNSET differs from null, so that a record that is encoded again has the same members.
+    # A missing member is UNSET, not null: `may_repeat` encodes the record again and compares its members with the text.
     key: str | UnsetType | None = UNSET
     value_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
     key_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
@@ -77,7 +77,7 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
         if len(decoded.records) > records_max or may_repeat(body, decoded):
             return None
         return _lists_of(decoded.records, now_us)
-    except ValueError:  # also those of msgspec
+    except ValueError:  # msgspec raises subclasses of it
         return None
 
 
@@ -109,12 +109,16 @@ def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records
     try:
         records = [decode(line) for line in lines]
         return None if may_repeat(b"".join(lines), records) else _lists_of(records, now_us)
-    except ValueError:  # also those of msgspec
+    except ValueError:  # msgspec raises subclasses of it
         return None
 
 
 def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Records:
-    """Return records as lists."""
+    """Return the columns of records.
+
+    Raises:
+        ValueError: a value or key is not base64, or a tag is too long.
+    """
     values = [
         None
         if record.value is None

@@ -1,8 +1,9 @@
 """Records as protobuf: a `PublishRecords` of `tidelog_proto/publish.proto`.
 
-The protobuf parser would create an object for each record without yielding to the event loop, and a record can be two
-bytes. So the records are found by their lengths first, and parsed in parts between which other requests run. Unknown
-fields are refused: they may be options of a newer client, which this gateway would ignore.
+The protobuf parser would create an object for each record without yielding to the event loop, and a body may have
+millions of records, because a record can be as small as two bytes. So the records are found by their lengths first, and
+parsed in parts between which other requests run. Unknown fields are refused: they may be options of a newer client,
+which this gateway would ignore.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def protobuf_records(
 
 
 def _cut(body: bytes, at: int, number: int) -> _Cut:
-    """Find the end of the part that begins at `at`, with the record of this number."""
+    """Find the end of the part of the body that begins at byte `at` with record `number`."""
     start, count = at, 0
     while at < len(body) and count < _PART_RECORDS:
         if body[at] != _RECORDS_TAG:
@@ -123,7 +124,7 @@ def _parsed(part: bytes, first: int) -> list[PublishRecord]:
 
 
 class _Lists:
-    """The records that were parsed so far, as lists."""
+    """Collects the records of a body in lists, while the body is parsed in parts."""
 
     def __init__(self, now_us: int) -> None:
         self.values: list[bytes | None] = []
@@ -139,7 +140,7 @@ class _Lists:
         """Add parsed records.
 
         Raises:
-            Problem: 422, one of them is invalid.
+            Problem: 422, one of them is invalid, or the body has too many headers.
         """
         for record in records:
             fault = _fault_of(record)
@@ -177,7 +178,7 @@ def _used(column: list[Any]) -> list[Any] | None:
 
 
 def _fault_of(record: PublishRecord) -> tuple[str, str] | None:
-    """Return the first fault of a record: its member and the reason."""
+    """Return the first fault of a record: the member and the reason; None if the record is valid."""
     if not record.HasField("value") and not record.tombstone:
         return "/value", "is missing; set value, which may be empty, or tombstone"
     if record.HasField("tag") and len(record.tag.encode()) > TAG_BYTES_MAX:

@@ -25,7 +25,7 @@ UNSENT_BYTES: Final = 64 * KIB
 
 LOOK_MIN_S: Final = 0.005
 LOOK_MAX_S: Final = 0.5
-"""First and longest poll interval; it doubles, because most clients read everything at once."""
+"""First and longest poll interval; the interval doubles, because most clients read everything at once."""
 
 
 def no_room() -> Problem:
@@ -49,7 +49,7 @@ class PushSource(Protocol):
 
 
 class ConnectionOutput:
-    """The output of one connection.
+    """Counts the output of one connection in the response budget, and closes the connection of a slow client.
 
     Args:
         slow_timeout_s: how long the client may read nothing.
@@ -132,7 +132,11 @@ class ConnectionOutput:
         """Count `size_bytes` for this connection, if its share and the whole budget have enough free bytes.
 
         Args:
-            own_bytes: already counted for the same answer, which may exceed the share when it is the only one.
+            own_bytes: bytes that are already counted for the same answer. An answer may exceed the share if it is the
+                only one of its connection.
+
+        Returns:
+            Whether the bytes were counted.
         """
         if self._is_full(size_bytes, own_bytes) or not self._outgoing.take(size_bytes):
             return False
@@ -140,7 +144,7 @@ class ConnectionOutput:
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead for this connection, if its share has enough free bytes."""
+        """Count records that are read ahead, if the connection's share has enough free bytes; return whether it has."""
         if self._is_full_ahead(size_bytes) or not self._outgoing.take_prefetch(size_bytes):
             return False
         self.held_bytes += size_bytes
@@ -151,7 +155,7 @@ class ConnectionOutput:
         """Count `size_bytes`; wait for free bytes, and shed load to free some. The arguments are those of `take`.
 
         Raises:
-            Problem: 503, no room for `wait_s`.
+            Problem: 503, not enough bytes became free within `wait_s`.
         """
         if self.take(size_bytes, own_bytes):
             return
@@ -163,7 +167,11 @@ class ConnectionOutput:
             raise no_room() from error
 
     def take_or_shed(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Count `size_bytes` if enough bytes are free, or load shedding frees them at once; see `take`."""
+        """Count `size_bytes` if enough bytes are free, or load shedding frees them at once; see `take`.
+
+        Returns:
+            Whether the bytes were counted.
+        """
         if self.take(size_bytes, own_bytes):
             return True
         self._outgoing.shed_load(size_bytes)
@@ -208,12 +216,12 @@ class ConnectionOutput:
             del self._outgoing.idle[holder]
 
     def _is_full(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Return whether the connection's share is exhausted; a single answer always fits."""
+        """Return whether `size_bytes` more exceed the connection's share; a single answer always fits."""
         alone = self.held_bytes - own_bytes == self.prefetched_bytes
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:
-        """Return whether the half of the share for records that are read ahead is exhausted."""
+        """Return whether `size_bytes` more exceed the half of the share that records read ahead may use."""
         limit_bytes = self._outgoing.connection_limit_bytes // 2
         return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
 
@@ -234,10 +242,13 @@ class ConnectionOutput:
         self.look()
 
     def push(self, data: bytes) -> bool:
-        """Write a message that is shared with other connections; return False if this connection has no room now.
+        """Write a message that is shared with other connections, if the connection's buffer and budget allow it now.
 
-        Bytes that the kernel takes at once, usually all of them, are not counted. The rest is counted for each
-        connection, although all connections wait for the same bytes.
+        Bytes that the kernel takes at once, usually all of them, are not counted. The other bytes are counted for each
+        connection, although all connections share one copy of them.
+
+        Returns:
+            Whether the message was written.
         """
         transport = self._transport
         if transport is None or transport.is_closing():

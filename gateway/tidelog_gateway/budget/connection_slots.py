@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""Without a configured limit, one address may have all connections except one in this many."""
+"""Divisor of the slots that gives the number which one address may not have, if no limit is configured."""
 
 
 class ConnectionSlot:
@@ -34,7 +34,7 @@ class ConnectionSlot:
 
 
 class ConnectionSlots:
-    """The slots of all connections; each operation takes constant time.
+    """Assigns slots to connections within the limits, in total and by address; each operation takes constant time.
 
     Args:
         most: slots in all.

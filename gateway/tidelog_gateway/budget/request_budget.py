@@ -19,11 +19,11 @@ from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES, STALL_TIMEOUT
 from tidelog_proto.flow.byte_budget import ByteBudget, SlowSenders, arrives_slowly
 
 Body = bytes | memoryview
-"""A whole body. A large body of columns is a memoryview that is not shared, so that Arrow reads it in place."""
+"""A whole body. A large body of columns is a memoryview of a buffer of its own, which Arrow reads without a copy."""
 
 
 class RequestBudget(ByteBudget):
-    """A limit of bytes that are in use at a time."""
+    """Limits the bytes of all request bodies and WebSocket messages that are received or handled at a time."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
@@ -68,7 +68,7 @@ _NOBODY: Final = CallerUsage()
 
 
 class BodyReservation:
-    """A body or message that is being received, and its reservation.
+    """The bytes that one body or message has reserved in the request budget, while it is received and handled.
 
     Args:
         give_way: called when load shedding has returned the reservation; closes the connection.
@@ -98,7 +98,7 @@ class BodyReservation:
         self._mark_at = self._since = 0.0
 
     def begin(self) -> None:
-        """Begin to receive the body, which load shedding may now close; nothing needs to be reserved yet."""
+        """Let load shedding close the connection from now on, because its body is being received."""
         if self not in self._budget.senders.receiving:
             self._budget.senders.receiving[self] = None
             self._arrived_bytes = self._mark_bytes = 0

@@ -33,14 +33,14 @@ class Receiver(Holder, Protocol):
 
 
 class ResponseBudget(ByteBudget):
-    """The response budget of one application.
+    """Limits the bytes of all output of one application, and sheds load to free some.
 
     Attributes:
         bytes_max: limit of the counted bytes of all connections together.
         connection_limit_bytes: limit of one connection; an answer may exceed it when it is the only one on its
             connection.
         prefetched_bytes: the counted bytes of records that are read ahead.
-        holders: connections whose output waits.
+        holders: connections that have unsent output.
         idle: subscriptions that hold records without credit, with a function that drops these records and returns their
             bytes.
         on_cut: called for each connection that is closed because it is slow.
@@ -56,9 +56,9 @@ class ResponseBudget(ByteBudget):
         self._waiting: set[asyncio.Future[None]] = set()
 
     def take(self, size_bytes: int) -> bool:
-        """Count `size_bytes` if they fit; a single answer always fits, besides records read ahead.
+        """Count `size_bytes` if they fit, and return whether they do.
 
-        So an answer larger than the limit does not wait forever.
+        A single answer always fits, besides records read ahead: an answer larger than the limit does not wait forever.
         """
         limit_bytes = self.bytes_max
         if size_bytes <= SMALL_ANSWER_BYTES:
@@ -69,7 +69,7 @@ class ResponseBudget(ByteBudget):
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead, if they fit the half of the budget for them."""
+        """Count records that are read ahead, if they fit the half of the budget for them; return whether they do."""
         if self.prefetched_bytes and self.prefetched_bytes + size_bytes > self.bytes_max // 2:
             return False
         if self.used_bytes and self.used_bytes + size_bytes > self.bytes_max:

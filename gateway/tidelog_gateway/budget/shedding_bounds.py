@@ -1,4 +1,4 @@
-"""Parameters of load shedding, for both budgets: when one is exhausted, connections without progress are closed."""
+"""Parameters of load shedding: when the request or the response budget is exhausted, stalled connections are closed."""
 
 from __future__ import annotations
 

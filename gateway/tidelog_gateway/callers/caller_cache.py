@@ -69,7 +69,7 @@ _TRIES: Final = 3
 
 @dataclass(slots=True, eq=False)
 class _CachedCaller:
-    """A caller, and the gateway with its client."""
+    """A caller, and the `Gateway` whose client acts for the caller."""
 
     digest: bytes
     caller: AuthenticatedCaller
@@ -78,7 +78,7 @@ class _CachedCaller:
 
 
 class CallerCache:
-    """The authenticated callers of one gateway.
+    """Verifies the callers of one gateway, and keeps those that are authenticated.
 
     Args:
         own: the gateway with its own client.
@@ -207,7 +207,7 @@ class CallerCache:
                 raise Problem(
                     429,
                     "overloaded",
-                    f"{queue.waiting_max} new callers wait for verification, the limit; send the request again",
+                    f"{queue.waiting_max} new callers wait for verification, the limit; send the request again later",
                     retryable=True,
                 )
             verifying = asyncio.get_running_loop().create_task(
@@ -226,7 +226,7 @@ class CallerCache:
             async with asyncio.timeout(VERIFICATION_TIMEOUT_S):
                 return await self._verify_in_turn(digest, credentials, address)
         except TimeoutError:
-            raise unanswered() from None
+            raise unanswered(VERIFICATION_TIMEOUT_S) from None
 
     async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
@@ -242,7 +242,7 @@ class CallerCache:
                     self._failures.failed(address)
                     raise
         except FullError:
-            what = "too many credentials from this address wait for verification; send the request again"
+            what = "too many credentials from this address wait for verification; send the request again later"
             raise Problem(429, "overloaded", what, retryable=True) from None
 
     def _limited(self, address: str) -> Problem:
@@ -337,9 +337,9 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
     await cached.gateway.producers.close(within_s=within_s)
     try:
         async with asyncio.timeout(within_s):
-            await cached.gateway.client.close()  # Drops the records that are pending when it times out.
+            await cached.gateway.client.close()  # After a timeout the pending records are dropped.
     except (TidelogError, TimeoutError) as error:
-        why = str(error) or f"it did not close within {within_s:g} s"
+        why = str(error) or f"the client did not close within {within_s:g} s"
         log.warning("cannot close the client of the principal %r: %s", cached.caller.principal, why)
 
 

@@ -18,13 +18,15 @@ def no_room(gateway: Gateway, known: Gateway) -> str:
     """Return the reason why a caller may not open another WebSocket or stream; "" if it may.
 
     Args:
-        gateway: the application's, which counts all WebSockets and streams.
-        known: the caller's.
+        gateway: the `Gateway` of the application, which counts all WebSockets and streams.
+        known: the `Gateway` of the caller.
     """
     most = gateway.settings.ws_connections_max
     free = most - gateway.open_websockets
     if free <= 0:
-        return f"{most} WebSockets and streams are open, the limit of this gateway; try again later"
+        return (
+            f"{most} WebSockets and streams are open, the limit of this gateway (ws_connections_max); try again later"
+        )
     if known.caller is None or gateway.websockets_of[known.caller.principal] < free:
         return ""
     return (

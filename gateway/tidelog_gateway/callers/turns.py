@@ -34,7 +34,7 @@ def client_gone() -> Problem:
 
 
 def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Awaitable[None]]:
-    """Return a function that waits for the caller's next turn.
+    """Return a function that waits for the caller's next time slice.
 
     A caller is a principal, or without authentication a client address. The function raises Problem: 503, the gateway
     stops.

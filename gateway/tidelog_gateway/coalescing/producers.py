@@ -126,7 +126,7 @@ class QueuePlace:
             await self._leave_all_but(1)
 
     async def again(self) -> None:
-        """Continue with another producer at the same place, because the topic of this one was deleted."""
+        """Continue with a new producer at the same place, because the topic of the current producer was deleted."""
         await self._producers.forget(self._topic, self.producer)
         self._went()
         self._entries.append(self._producers.join(self._topic, self._place))
@@ -158,7 +158,7 @@ class ProducerLimit:
         return len(self._order)
 
     def used(self, producers: Producers, topic: str) -> None:
-        """Note the use of a producer."""
+        """Mark a producer as the most recently used one."""
         self._order[producers, topic] = None
         self._order.move_to_end((producers, topic))
 
@@ -174,7 +174,7 @@ class ProducerLimit:
 
 
 class Producers:
-    """The producers of one caller.
+    """Creates, shares and closes the producers of one caller: one for each topic.
 
     Args:
         producer_limit: limit of producers, of all callers together.
@@ -277,7 +277,8 @@ class Producers:
                     await _close(entry.topic, entry.producer)
         except TimeoutError:
             _LOG.warning(
-                "stopped before all accepted records were delivered; their outcome is unknown (the limit was %g s)",
+                "closed the producers before all accepted records were delivered; the outcome of these records is "
+                "unknown (the time limit was %g s)",
                 within_s,
             )
 

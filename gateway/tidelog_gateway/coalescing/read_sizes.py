@@ -1,7 +1,8 @@
 """Estimates of how many stored bytes hold a number of records, by partition.
 
-A fetch names the records that it wants, a node is asked for bytes. Without an estimate a request has to ask for as many
-bytes as large records need; small records would then be transferred, checked and discarded. The estimate of a partition
+A client limits a fetch by a number of records, but a node is asked for a number of bytes. Without an estimate a request
+asks for as many bytes as large records need, so surplus small records are transferred and discarded. The estimate of a
+partition
 comes from its last reads. It is raised when it is too low, and lowered gradually when it is at least twice too high;
 otherwise it is kept, so that requests for the same records ask for the same number of bytes and can share a read. A
 reader that receives too little reads again without an estimate.
@@ -28,7 +29,7 @@ class _Estimate(NamedTuple):
 
 
 class ReadSizes:
-    """The estimates of one caller."""
+    """Estimates how many bytes the next reads of one caller need, from earlier reads of the same partitions."""
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[str, int], _Estimate] = {}
@@ -38,7 +39,7 @@ class ReadSizes:
         return len(self._estimates)
 
     def likely(self, topic: str, partition: int, records: int, bytes_max: int) -> int:
-        """Return how many bytes probably hold the next `records`: at most `bytes_max`, which is also the default.
+        """Return how many bytes probably hold the next `records`; `bytes_max` at most, and without an estimate.
 
         The first record may be anywhere in its batch, so the size of one batch is added.
         """

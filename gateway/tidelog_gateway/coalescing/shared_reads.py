@@ -68,7 +68,7 @@ class _Read:
 
 
 class SharedReads:
-    """The shared reads of one caller.
+    """Answers concurrent requests of one caller for the same records by one read.
 
     Args:
         read: sends a read to a node.

@@ -41,7 +41,10 @@ def arrow_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
 
 
 async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) -> JsonAnswer | None:
-    """Publish; see `publishing.route.publish_records`."""
+    """Publish the columns of a body, like `publishing.route.publish_records`.
+
+    Return None, with nothing published, if the stream is too large to be read without yielding to the event loop.
+    """
     if gateway.caller is not None and len(body) > AT_ONCE_BYTES:
         await check_may_publish(scope, gateway, topic)
     settings = gateway.settings

@@ -48,10 +48,10 @@ def commit_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
 
 
 async def _committed(gateway: Gateway, *, group: str, body: bytes) -> JsonAnswer | None:
-    """Commit; see `offsets.commit_offsets`."""
+    """Commit the offsets of a body, like `offsets.commit_offsets`; None if the framework has to parse the body."""
     try:
         decoded = _BODIES.decode(body)
-    except ValueError:  # also those of msgspec
+    except ValueError:  # msgspec raises subclasses of it
         return None
     if may_repeat(body, decoded):
         return None

@@ -53,7 +53,7 @@ def accepts_json(fields: dict[bytes, bytes]) -> bool:
 
 
 def prefers_json(fields: dict[bytes, bytes]) -> bool:
-    """Return whether JSON is the preferred form of an answer with records."""
+    """Return whether the client prefers JSON to the other formats of an answer with records."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or preferred(accept.decode("latin-1"), RECORD_TYPES) == JSON
 

@@ -51,7 +51,7 @@ def fetch_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
 async def _fetched(
     gateway: Gateway, *, scope: Scope, topic: str, partition: int, numbers: dict[bytes, int]
 ) -> JsonAnswer:
-    """Fetch; see `partition_route.fetch_records`."""
+    """Fetch records of a partition as JSON, like `partition_route.fetch_records`."""
     answer: ResponseReservation = scope["state"]["answer"]
     check_topic_name(topic)
     data = await fetch_json(

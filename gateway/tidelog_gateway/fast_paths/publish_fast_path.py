@@ -33,7 +33,7 @@ def publish_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
 
 
 async def _published(gateway: Gateway, *, topic: str, body: bytes, trace: TraceHeaders | None) -> JsonAnswer:
-    """Publish; see `publishing.route.publish_records`."""
+    """Publish the records of a JSON body, like `publishing.route.publish_records`."""
     records_max = gateway.settings.records_per_request_max
     records = plain_records(body, records_max=records_max, now_us=now_us)
     if records is None:

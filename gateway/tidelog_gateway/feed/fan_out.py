@@ -20,7 +20,8 @@ from tidelog_proto.process.hot_path_metrics import Tally
 
 NEVER: Final = -1
 ALWAYS: Final = 2**64
-"""Values of `FanOut.credit_end`: the credit of each follower must be checked; all followers have credit."""
+"""Values of `FanOut.credit_end`. `NEVER`: each push checks the credit of each follower. `ALWAYS`: no follower can run
+out of credit."""
 
 
 class EntryTokens:
@@ -42,10 +43,10 @@ class EntryTokens:
 class FanOut:
     """Writes entries in one encoding to followers, and counts what it has sent instead of charging each of them.
 
-    A follower in step has received every entry since it joined, so its debt is the difference between the counts of the
-    fan-out now and then (`Follower.records_at`, `bytes_at`). The debt is settled when the follower leaves the step. As
-    grants only add to credit, no follower runs out before the fan-out has sent `credit_end` records; until then a push
-    does not look at credit.
+    A follower in step (see `ring`) has received every entry since it joined, so its debt is the difference between the
+    counts of the fan-out now and then (`Follower.records_at`, `bytes_at`). The debt is settled when the follower is no
+    longer in step. As clients can only add credit, no follower runs out of it before the fan-out has sent `credit_end`
+    records; until then a push does not look at credit.
 
     Args:
         encoder: encoder of entries.
@@ -168,7 +169,7 @@ class FanOut:
         self._checks = records == 1 and size_bytes > self._message_bytes_min
         if self.sent_records > self.credit_end:
             self._checks = True
-            self.credit_end = ALWAYS  # `_covers` lowers it again
+            self.credit_end = ALWAYS  # `_covers` lowers it to the credit of the followers.
 
     def _covers(self, follower: Follower, entry: RingEntry, size_bytes: int) -> bool:
         """Return whether a follower's credit, limit and watch allow the newest entry, which `sent_records` includes."""

@@ -21,7 +21,7 @@ from tidelog_gateway.settings import GatewaySettings
 
 
 class Feeds:
-    """The feeds of one caller.
+    """Finds or creates a shared feed for each subscription of one caller.
 
     Args:
         client: the caller's client.

@@ -33,12 +33,12 @@ class Window(NamedTuple):
     bytes: int
 
     def is_much_more_than(self, other: Window) -> bool:
-        """Return whether reading should restart with this window."""
+        """Return whether reading should restart with this window, because it is much larger than the one in use."""
         return self.records >= 4 * other.records or self.bytes >= 4 * other.bytes
 
 
 class ReadAhead:
-    """One subscription's share of the response budget.
+    """Counts the batches that one subscription has read ahead, in its connection's share of the response budget.
 
     Attributes:
         refused: whether a batch was dropped since reading began.
@@ -88,9 +88,13 @@ class ReadAhead:
         return not extra_bytes or self._hold(extra_bytes, self._arrived_bytes[0] + extra_bytes)
 
     def done(self, batch: RecordBatch, *, decoded: bool = True) -> None:
-        """Release the bytes of a sent batch, and the unused rest of the reservation.
+        """Release the bytes of a sent batch, and what is left of the reservation.
 
         Batches are sent in the order in which they arrived.
+
+        Args:
+            batch: the batch.
+            decoded: whether `decode` has counted the decoded size of the batch.
         """
         size_bytes = (_decoded_bytes(batch) if decoded else 0) + self._free(batch.header.length)
         self._held_bytes -= size_bytes

@@ -34,7 +34,7 @@ the ring catches up."""
 
 
 PUSHES_MAX: Final = 1_000
-"""Followers to which one call pushes an entry; a write takes about 6 us."""
+"""Maximum number of followers to which one call pushes an entry; a write takes about 6 us."""
 
 ENTRY_BYTES: Final = 256
 """Approximate memory of an entry besides its records."""
@@ -149,7 +149,7 @@ class Pusher(Protocol):
 
 
 class Follower:
-    """One subscription in a ring.
+    """One subscription that receives the entries of a ring.
 
     Args:
         positions: partition -> next offset; owned by the follower while it is behind.
@@ -229,7 +229,7 @@ class Ring:
         self._pending: deque[tuple[Pusher, list[Follower]]] = deque()
         """Followers in step to which the newest entry was not pushed yet."""
         self._before: int | None = None
-        """Position of the newest entry's partition before that entry."""
+        """Position of the newest entry's partition before that entry; None if the partition had no position."""
         self._newest: RingEntry
         self._behind: dict[Follower, None] = {}
 
@@ -301,7 +301,10 @@ class Ring:
         return bool(pending)
 
     def attach(self, follower: Follower) -> bool:
-        """Add a follower if the ring has all entries after its positions; the follower is behind at first."""
+        """Add a follower if the ring has all entries after its positions, and return whether it has.
+
+        The follower is behind at first.
+        """
         if self.closed or not self._reaches(follower.positions):
             return False
         follower.at = self._first
@@ -385,7 +388,7 @@ class Ring:
         return positions.get(partition, self._begins.get(partition, default))
 
     def _settle(self, follower: Follower) -> None:
-        """Put a follower that has taken all entries in step; mark it as lost if it still lags behind the ring."""
+        """Put a follower that has taken all entries in step; mark it as lost if its positions are before the ring's."""
         if follower.at < self.end:
             return
         if follower.positions == self.positions:

@@ -6,7 +6,7 @@ fastest follower. Its read-ahead and its kept entries are counted in the respons
 other connections need the budget.
 
 A small batch is encoded and pushed within the call that receives it from the node, because a switch to the reading task
-costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one turn of the event loop
+costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one iteration of the event loop
 stays short. The reading task handles larger batches and batches beyond the bound.
 
 If reading fails, the feed ends without an error: its followers read by themselves, and a node reports the error to each
@@ -56,8 +56,8 @@ COUNTED_BYTES: Final = 4 * KIB
 
 AT_ONCE_S: Final = 0.001
 AT_ONCE_MAX: Final = PUSHES_MAX
-"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop advances it once per
-turn). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
+"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock, which uvloop advances once
+per iteration. The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
 BATCH_PUSHES: Final = 5
 
 NOTHING: Final = JsonRecords(b"[]", 0, 0)
@@ -67,7 +67,7 @@ _made: Final = tuple.__new__
 
 
 class SharedFeed:
-    """One feed; it starts to read when the first follower attaches.
+    """Reads one topic for all followers of a ring; reading starts when the first follower attaches.
 
     Args:
         client: the client of the followers' caller.
@@ -171,7 +171,9 @@ class SharedFeed:
                     self._ahead.end()
         except (TidelogError, ProtocolError) as error:
             log.debug(
-                "shared feed of topic %s ended, its subscriptions read by themselves: %s", self.scope.topic, error
+                "shared feed of topic %s ended; each subscription now reads from the nodes itself: %s",
+                self.scope.topic,
+                error,
             )
         finally:
             self._finish()
@@ -192,7 +194,7 @@ class SharedFeed:
             consumer.at_once(self._take_at_once)
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
-                    await asyncio.sleep(0)  # give other tasks a turn
+                    await asyncio.sleep(0)  # lets other tasks run
                 await self._wanted()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
@@ -219,7 +221,8 @@ class SharedFeed:
             if self._ahead.reserved_bytes:
                 self._ahead.passed()
         except Exception:
-            log.exception("shared feed of topic %s failed, its subscriptions read by themselves", self.scope.topic)
+            topic = self.scope.topic
+            log.exception("shared feed of topic %s failed; each subscription now reads from the nodes itself", topic)
             self.close()
         return True
 
@@ -243,9 +246,12 @@ class SharedFeed:
             return None  # The reading task raises the same error and handles it.
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
-        """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
+        """Add one batch to the ring, split by the limits of a message.
+
+        Return False if the batch exceeds the budget, so that reading has to restart at the ring's positions.
+        """
         if consumed is None:
-            raise deleted_topic_error(self.scope.topic)  # the client was closed
+            raise deleted_topic_error(self.scope.topic)  # The client was closed; any error ends the feed.
         partition, batch = consumed.partition, consumed.batch
         if not len(batch):
             await self._push(partition, batch.base_offset, batch.end_offset, NOTHING)

@@ -12,7 +12,7 @@ from tidelog.errors import TidelogError
 from tidelog_proto.errors import ProtocolError
 
 KEPT_S: Final = 60.0
-"""How long an unused answer is kept."""
+"""Age from which an answer is dropped, when a request for any topic is sent."""
 
 
 class _Request(NamedTuple):

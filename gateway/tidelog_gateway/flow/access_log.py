@@ -22,19 +22,20 @@ AGENT_CHARS_MAX: Final = 200
 
 
 class AccessLogMiddleware:
-    """Writes the access log."""
+    """ASGI middleware that writes a line of the access log when a request or WebSocket ends."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection of the server."""
+        """Handle one request or WebSocket, and log it."""
         if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
         connection = _LoggedConnection(receive, send)
         state = scope.setdefault("state", {})
-        state.pop("exchange", None)  # Answers of the fast paths also pass through `send`.
+        # Without the exchange, fast paths send their answers through `send`, which counts them.
+        state.pop("exchange", None)
         connection.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()

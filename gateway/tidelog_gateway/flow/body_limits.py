@@ -43,7 +43,7 @@ class BodyLimits:
         """Reserve memory for a body that has arrived completely.
 
         Raises:
-            Problem: 413 or 429.
+            Problem: 413, the body is too large; 429, the request budget is exhausted.
         """
         self._check_size(len(body))
         if body and not arrival.hold_whole(len(body)):
@@ -57,7 +57,8 @@ class BodyLimits:
         """Return the whole body; None when the client disconnected before it was complete.
 
         Raises:
-            Problem: 408, 413, 422 or 429.
+            Problem: 408, the body arrived too slowly; 413, it is too large; 422, its length is invalid; 429, the
+                request budget is exhausted.
         """
         headers = {name: value for name, value in scope["headers"] if name in _BODY_HEADERS}
         if b"transfer-encoding" not in headers and b"content-length" not in headers:
@@ -73,8 +74,9 @@ class BodyLimits:
         try:
             if announced is not None and exchange is not None:
                 is_direct = headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES
-                # The answer to the same head must not depend on anything else: a deadline begins with its head, a span
-                # contains the body, a caller's permission may change, and records have the trace of their request.
+                # A request with the same head may skip this admission only if its admission depends on nothing else:
+                # a deadline begins with its own head, a span contains the body, a caller's permission may change, and
+                # records have the trace of their request.
                 is_repeatable = scope["state"].keys().isdisjoint(_VARIABLE)
                 return await self._collect(
                     exchange, arrival, int(announced) if is_direct else None, is_repeatable=is_repeatable
@@ -90,7 +92,7 @@ class BodyLimits:
                 408,
                 "request_timeout",
                 f"the body did not arrive within {self.settings.body_timeout_s:g} s, or arrived too slowly while the "
-                "request budget was used up; nothing was changed, send it again",
+                "request budget was used up; nothing was changed, send the request again",
                 retryable=True,
                 headers={"Connection": "close"},
             ) from error
@@ -100,7 +102,9 @@ class BodyLimits:
     async def _collect(
         self, exchange: Exchange, arrival: BodyReservation, direct_bytes: int | None, *, is_repeatable: bool
     ) -> Body | None:
-        """Receive a body by the gateway's own server; with `direct_bytes` into memory of that size.
+        """Receive a body from the gateway's own server; with `direct_bytes`, directly into memory of that size.
+
+        Return None if the client disconnected before the body was complete.
 
         Raises:
             TimeoutError: the body took too long, or load shedding has ended it.

@@ -39,7 +39,7 @@ def timeout_ms_in(headers: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 class Deadline:
-    """The time limit of one request.
+    """Cancels one request when its time limit expires before the answer begins.
 
     Attributes:
         handed_on: whether the body has arrived and the route has begun.

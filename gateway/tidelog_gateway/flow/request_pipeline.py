@@ -63,7 +63,7 @@ _VARY_FIELD: Final = b"%b: %b\r\n" % _VARY
 
 
 class RequestState:
-    """One request and its answer.
+    """The state of one request, which sends the answer within the response budget.
 
     Attributes:
         request_id: see `request_ids`.
@@ -155,7 +155,11 @@ class RequestState:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Reserve memory for a part of the answer; if it does not fit the budget, send a 503 instead."""
+        """Reserve memory for a part of the answer; if it does not fit the budget, send a 503 instead, and return False.
+
+        With `is_owed` the part is counted beyond the budget, because the request has changed something, or the head of
+        the answer was sent.
+        """
         if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
         self._refused = True
@@ -290,12 +294,13 @@ class RequestPipeline:
         gateway: Gateway | None = state.get("gateway")
         request: RequestState = state["request"]
         arrival: BodyReservation | None = state.get("arrival")
-        is_reserved = arrival is not None  # by the connection, see `early_body`
+        is_reserved = arrival is not None  # The connection has reserved the memory, see `early_body`.
         if arrival is None:
             arrival = state["arrival"] = self._limits.arrival(gateway)
         body: Body | None = None
         try:
-            whole: Body | None = state.pop("body", None)  # not kept by the request, which is part of a cycle
+            # Removed from the state: the request is part of a reference cycle, which would keep the body in memory.
+            whole: Body | None = state.pop("body", None)
             if whole is not None:
                 if not is_reserved:
                     self._limits.take_whole(whole, arrival)
@@ -362,7 +367,7 @@ class RequestPipeline:
             raise
         except Exception:
             await internal().response(request.request_id)(scope, receive, send)
-            raise  # the server logs it with its trace
+            raise  # the server logs the error with its traceback
         if answer is None:  # The fast path leaves the request to the framework.
             await self._app(scope, replayed(body, receive), send)
         elif send == request.send:

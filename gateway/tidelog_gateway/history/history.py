@@ -42,7 +42,7 @@ class GatewayCounters(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Growth of a topic.
+    """Rates of growth of a topic between two samples.
 
     Attributes:
         records_per_s: records that were appended.
@@ -102,7 +102,10 @@ class History:
         return self._times_ms
 
     def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayCounters) -> None:
-        """Add a sample; all earlier ones are discarded if the newest is not older, because the clock was set back."""
+        """Add a sample taken at `at_ms`.
+
+        If the clock was set back, so that `at_ms` is not after the newest sample, all earlier samples are discarded.
+        """
         if self._times_ms and at_ms <= self._times_ms[-1]:
             self._times_ms, self._topics, self._gateway, self._totals, self._sample_count = [], {}, [], [], 0
         place = self._sample_count % POINTS
@@ -147,7 +150,7 @@ class History:
         return [rate for rate, _ in self._totals], [size for _, size in self._totals]
 
     def gateway_points(self) -> list[GatewayPoint | None]:
-        """Return the activity of this gateway between each sample and the one before."""
+        """Return for each sample the activity of this gateway since the sample before; None for the first sample."""
         steps = zip(self._gateway, self._gateway[1:], self._times_ms, self._times_ms[1:], strict=False)
         points: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
         points += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
@@ -163,7 +166,7 @@ class History:
         return sum(step.records_per_s for step in steps if step is not None), size
 
     def _first_of_rate(self) -> int:
-        """Return the oldest sample of the last `RATE_MS`, or the one before the newest if that is older."""
+        """Return the index of the oldest sample of the last `RATE_MS`, or, if that is the newest, of the one before."""
         newest = len(self._times_ms) - 1
         first = bisect_left(self._times_ms, self._times_ms[-1] - RATE_MS)
         return max(0, min(first, newest - 1))

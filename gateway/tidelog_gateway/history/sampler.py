@@ -26,7 +26,7 @@ from tidelog_gateway.worker_channel.peers import Peers
 log = logging.getLogger(__name__)
 
 BUSY_SHARE: Final = 50
-"""The pause after a sample is at least this many times its duration: many partitions are sampled less often."""
+"""The pause after a sample is at least this many times its duration, so that sampling takes at most 2 % of the time."""
 DUTY_POLL_S: Final = 1.0
 """How often a worker checks whether it takes the samples."""
 PUBLISH_ROUTE: Final = "/v1/topics/{topic}/records"
@@ -35,7 +35,7 @@ AskFigures = Callable[[], Awaitable[Mapping[str, TopicFigures]]]
 
 
 class Sampler:
-    """Fills a history.
+    """Takes samples at intervals, and keeps them in a `History`.
 
     Args:
         ask: returns the figures of all topics, with the permissions of the gateway's own key.
@@ -84,7 +84,7 @@ class Sampler:
             self._peers.share(encode(at_ms, topics, gateway))
 
     def receive(self, sample: bytes) -> None:
-        """Take the sample of another worker."""
+        """Add a sample that another worker has taken."""
         self.fault = None
         self.history.add(*decode(sample))
 

@@ -98,7 +98,8 @@ class ChunkedBody:
             if blank_at < 0:
                 left = data[at:]
                 if len(left) >= TRAILERS_BYTES_MAX or (left and left != b"\r" and early_fault(left)):
-                    raise HeadError(early_fault(left) or f"the trailers have more than {TRAILERS_BYTES_MAX} bytes")
+                    too_long = f"the trailers have more than {TRAILERS_BYTES_MAX} bytes; send fewer or shorter fields"
+                    raise HeadError(early_fault(left) or too_long)
                 return None
             end = blank_at + 2
         fault = fields_fault(data[at : end + 2])

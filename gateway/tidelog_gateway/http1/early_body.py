@@ -1,10 +1,10 @@
 """A body that is received before the task of its request begins.
 
-A program that publishes columns sends the same head with each body. When a head is, byte for byte, that of the request
-before, whose body was received into memory, the application would accept it again: it looks only at the head and at the
-request budget before it takes the body. So the connection reserves the memory itself and receives the body at once, and
-the task begins with a complete request. If the body does not arrive completely, the request begins without it, as every
-other request does.
+A program that publishes columns sends the same head with each body. If a head equals, byte for byte, the head of the
+connection's previous request, and the body of that request was received into memory, the application would admit the
+new request, too: admission depends only on the head and on the request budget. So the connection reserves the memory
+itself and receives the body at once, and the task begins with a complete request. If the body does not arrive
+completely, the request begins without it, as every other request does.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _default_lines: Final = _DefaultLines()
 
 
 class AnsweredConnection(Protocol):
-    """What `Exchange` requires of its connection."""
+    """What `Exchange` requires of the connection on which the request arrived."""
 
     transport: asyncio.Transport
     flow: FlowControl
@@ -81,7 +81,7 @@ class AnsweredConnection(Protocol):
 
 
 class Exchange:
-    """One request and its answer.
+    """Passes one request of a connection to the application by the ASGI interface, and writes its answer.
 
     Args:
         scope: the request's ASGI scope.
@@ -184,7 +184,7 @@ class Exchange:
             self._wake()
 
     def body_failed(self, problem: Problem) -> None:
-        """Raise the problem when the application receives the rest of the body, so that its handlers answer it."""
+        """Raise the problem when the application next receives a part of the body, so that its handlers answer it."""
         self._fault = problem
         self.keep_alive = False
         self._wake()
@@ -396,7 +396,7 @@ class Exchange:
         self._left_bytes = (length or 0) if has_body else 0
         head = b"".join(lines)
         if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise RuntimeError("Invalid HTTP header.")
+            raise RuntimeError("a header field of the answer has a CR, LF or NUL character in its name or value")
         return b"%b%b\r\n" % (_STATUS_LINES[status], head)
 
     def _write(self, body: bytes, *, more_body: bool) -> None:

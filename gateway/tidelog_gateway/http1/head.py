@@ -130,7 +130,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def fields_fault(raw: bytes) -> str | None:
-    """Return the fault of trailers, with the empty line after them; None if they are valid."""
+    """Return the fault of trailers, which `raw` has with the empty line after them; None if they are valid."""
     return None if _FIELDS.fullmatch(raw) else _fault_of(b"\r\n" + raw)
 
 
@@ -141,7 +141,7 @@ def early_fault(data: bytes) -> str | None:
     if _LF_ALONE.search(data):
         return _LF
     if len(data) > HEAD_BYTES_MAX:
-        return f"the head has more than {HEAD_BYTES_MAX} bytes"
+        return f"the head has more than {HEAD_BYTES_MAX} bytes; send fewer or shorter header fields"
     return None
 
 
@@ -164,7 +164,7 @@ def upgrade_fault(head: Head, behind: bytes) -> str | None:
 _SHOWN_BYTES: Final = 60
 """Maximum length of a value that a message quotes."""
 _ILLEGAL: Final = "the head or the trailers begin with a space or a control character"
-_LF: Final = "a line ends in LF alone; end each with CR LF"
+_LF: Final = "a line of the head or the trailers ends in LF alone; end each line with CR LF"
 _TWICE: Final = "the head has the body's length twice; send one Content-Length"
 
 

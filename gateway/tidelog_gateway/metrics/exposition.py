@@ -25,7 +25,7 @@ def families_of(registry: CollectorRegistry) -> Families:
 
 
 def metrics_in(families: Families) -> Iterator[Metric]:
-    """Yield families in the form of the metrics library."""
+    """Yield families as objects of the metrics library."""
     for name, each in families.items():
         metric = Metric(name, each["help"], each["kind"])
         for key, value in each["samples"].items():

@@ -25,7 +25,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The counters of one application.
+    """The Prometheus metrics of one application, in a registry of their own.
 
     Args:
         has_parent: whether this is one of several workers, which the parent process counts.

@@ -33,7 +33,7 @@ _RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessage)
 
 
 class JsonCodec:
-    """See `Codec`."""
+    """Encodes and decodes the messages of `tidelog.v1.json`; see `Codec`."""
 
     subprotocol = "tidelog.v1.json"
     kind = "text"

@@ -128,7 +128,7 @@ class AtTime(_Message):
 
     @property
     def moment(self) -> datetime:
-        """The time."""
+        """The start time, of either field."""
         if self.timestamp is None:
             return EPOCH + timedelta(milliseconds=self.timestamp_ms or 0)
         return datetime.fromisoformat(self.timestamp)
@@ -142,7 +142,7 @@ class InitialCredit(_Message):
 
 
 def _form_of(start: object) -> str:
-    """Return the form of a start, so that an error concerns that form only."""
+    """Return the tag of the type that validates a start, so that errors are reported for that type only."""
     return "time" if isinstance(start, AtTime | dict) else "end"
 
 

@@ -25,7 +25,7 @@ _ERROR_FIELDS: Final = ("code", "status", "detail", "retryable")
 
 
 class ProtoCodec:
-    """See `Codec`."""
+    """Encodes and decodes the messages of `tidelog.v1.proto`; see `Codec`."""
 
     subprotocol = "tidelog.v1.proto"
     kind = "binary"

@@ -32,7 +32,7 @@ TOKEN_CHARS_MAX: Final = -(-TOKEN_BYTES_MAX * 4 // 3)
 
 
 class Scope(NamedTuple):
-    """The records of a token: those of one topic, by name and id, that match a filter."""
+    """The records that a subscription reads, and a token applies to: those of one topic that match a filter."""
 
     topic: str
     topic_id: bytes

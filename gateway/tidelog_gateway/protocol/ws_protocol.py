@@ -29,7 +29,7 @@ from tidelog_proto.limits import MIB
 SHORT_TOKEN_CHARS: Final = 1024
 """Maximum length of a resume token that is in every batch message, enough for about 150 partitions."""
 TOKEN_SHARE: Final = 16
-"""A longer token is sent each time records of this many times its length were sent."""
+"""A longer token is sent only after records of this many times its length, which bounds its share of the output."""
 TOKEN_GROWTH_CHARS: Final = 32
 """Maximum growth of a token by one batch: of one partition, which is new or has a longer offset."""
 BATCH_MEMBERS_BYTES: Final = 160
@@ -48,14 +48,14 @@ CLOSE_TOO_MANY: Final = 4429
 
 @dataclass(slots=True)
 class Reply:
-    """Send this message."""
+    """Action: send this message to the client."""
 
     message: dict[str, Any]
 
 
 @dataclass(slots=True)
 class OpenSubscription:
-    """Resolve the start offsets, call `opened`, answer, and deliver."""
+    """Action: resolve the start offsets, call `WsProtocol.opened`, answer, and deliver records."""
 
     id: int
     sub: Sub
@@ -63,7 +63,7 @@ class OpenSubscription:
 
 @dataclass(slots=True)
 class EndSubscription:
-    """Stop the delivery of a removed subscription, then answer."""
+    """Action: stop the delivery of a removed subscription, then answer."""
 
     id: int
     sid: int
@@ -71,14 +71,14 @@ class EndSubscription:
 
 @dataclass(slots=True)
 class CreditAdded:
-    """Wake the delivery of this subscription."""
+    """Action: wake the delivery of a subscription, to which the client has added credit."""
 
     sid: int
 
 
 @dataclass(slots=True)
 class CommitOffsets:
-    """Commit for a group, then answer."""
+    """Action: commit offsets for the group of a subscription, then answer."""
 
     id: int
     sid: int
@@ -90,7 +90,7 @@ class CommitOffsets:
 
 @dataclass(slots=True)
 class FetchCommitted:
-    """Read a group's committed offsets, then answer."""
+    """Action: read a group's committed offsets, then answer."""
 
     id: int
     query: CommittedQuery
@@ -98,7 +98,7 @@ class FetchCommitted:
 
 @dataclass(slots=True)
 class Publish:
-    """Publish, then answer."""
+    """Action: publish records, then answer."""
 
     id: int
     topic: str
@@ -107,7 +107,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Close:
-    """Close the connection with this code."""
+    """Action: close the connection with this code."""
 
     code: int
     reason: str
@@ -395,7 +395,7 @@ class WsProtocol:
         return Allowance(min(subscription.credit_records, self._settings.ws_batch_records_max), size_bytes)
 
     def credit(self, sid: int) -> Allowance:
-        """Return the whole credit."""
+        """Return the credit of a subscription; `INTEGER_MAX` bytes if the client limits records only."""
         subscription = self.subscriptions[sid]
         size_bytes = INTEGER_MAX if subscription.credit_bytes is None else subscription.credit_bytes
         return Allowance(subscription.credit_records, size_bytes)

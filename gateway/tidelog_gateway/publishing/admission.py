@@ -24,7 +24,7 @@ def topic_published_to(scope: Scope) -> str | None:
 
 
 async def admit_publish(scope: Scope, topic: str, gateway: Gateway) -> bool:
-    """Refuse a publish by its head; return whether its route reads the body itself.
+    """Refuse a publish that its head rules out; return whether its route reads the body itself.
 
     Raises:
         Problem: 415, the media type of the body is not supported.

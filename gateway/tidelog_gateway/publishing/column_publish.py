@@ -100,7 +100,8 @@ async def _published_at_once(
 ) -> list[ChunkOutcome] | None:
     """Publish columns of one batch if no request waits in the topic's queue.
 
-    Return None if the queue has to be used: they could not be accepted, or the topic was deleted and nothing is stored.
+    Return None, with nothing stored, if the queue has to be used: the producer could not accept the columns at once, or
+    the topic was deleted.
     """
     if isinstance(columns, pa.Table):
         return None

@@ -227,8 +227,8 @@ class LineStream(Response):
                     await asyncio.sleep(ROOM_LOOK_S)
         except TimeoutError as error:
             detail = (
-                "the request budget, or this caller's share of it, has no room for the next lines; send the rest again "
-                "later"
+                "the request budget, or this caller's share of it, has no room for the next lines; send the lines that "
+                "were not answered again later"
             )
             raise Problem(429, "overloaded", detail, retryable=True) from error
 
@@ -243,7 +243,10 @@ class LineStream(Response):
 
         def give_way() -> None:
             if not over.done():
-                detail = "the body arrives too slowly while the request budget is used up; send the rest again"
+                detail = (
+                    "the body arrives too slowly while the request budget is used up; send the lines that were not "
+                    "answered again"
+                )
                 over.set_result(Problem(408, "request_timeout", detail, retryable=True))
 
         self._arrival.give_way = give_way
@@ -259,7 +262,7 @@ class LineStream(Response):
         if gateway.caller is not None and gateway.caller.over is not None:
             over.set_result(credentials_refused(gateway.caller.over))
         else:
-            detail = "this gateway is stopping; send the rest again"
+            detail = "this gateway is stopping; send the lines that were not answered again"
             over.set_result(Problem(503, "shutting_down", detail, retryable=True))
 
     # ----------------------------------------------------------------------------------------------- the answer

@@ -2,8 +2,9 @@
 
 The status is 200 when every record is stored, 207 when some records are not, and the status of the error when all
 records fail with the same error. Requests share the caller's producer of the topic: their records join its open batch
-as lists, so that many requests gather in one native batch. Records that exceed a batch, or arrive while the buffer is
-full, are sent as columns, or one by one if only some of them name a partition, to keep their order.
+as lists, so that many requests gather in one native batch. Records that cannot join the open batch at once, such as
+while the buffer is full, are passed to the producer one by one if they are few (`LOOSE_RECORDS_MAX`) or if only some of
+them name a partition, which keeps their order, and else as columns.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LOOSE_RECORDS_MAX: Final = 64
 """Maximum number of records that are passed to the producer one by one if they cannot join the open batch at once."""
 
 ANSWER_PART_RECORDS: Final = 1_000
-"""Number of outcomes that are represented at once, in about a millisecond."""
+"""Number of outcomes that are converted to results at once, in about a millisecond."""
 
 Outcome = Receipt | TidelogError
 """A record's receipt, or its error."""
@@ -239,7 +240,7 @@ async def _outcome(pending: PendingReceipt | TidelogError) -> Outcome:
 async def _accept_columns(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
     """Pass the records to the producer as columns, in one group for each requested partition."""
     columns = records.columns()
-    await asyncio.sleep(0)  # other requests run between the steps of a large one
+    await asyncio.sleep(0)  # lets other requests run between the steps of a large publish
     places: dict[int | None, list[int]] = {}
     for index, number in enumerate(records.partitions or [None] * len(records)):
         places.setdefault(number, []).append(index)

@@ -69,8 +69,8 @@ _REQUEST: Final[dict[str, Any]] = {
             "name": "Idempotency-Key",
             "in": "header",
             "required": False,
-            "description": "A retry with the same key and body stores nothing twice. Another body is 422. Not "
-            "supported by JSON lines and Arrow.",
+            "description": "A retry with the same key and body stores nothing twice. The same key with another body is "
+            "refused with 422. Bodies of JSON lines and Arrow do not support keys.",
             "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
         }
     ],

@@ -50,7 +50,7 @@ class Fault(NamedTuple):
 
 
 class RecordsBody:
-    """The body of one response.
+    """Encodes fetched records as the body of one response, within its limits.
 
     Args:
         encoding: encoding of all values; None: chosen for each value.
@@ -105,7 +105,7 @@ class RecordsBody:
         """Encode records until a limit is reached, and return the offset of the next record.
 
         Raises:
-            Problem: 499, 503.
+            Problem: 499, the client has disconnected; 503, the budget was exhausted for too long, or the gateway stops.
             ProtocolError: a batch does not decode.
         """
         native_bytes = sum(batch.header.length for batch in fetched.batches)
@@ -124,7 +124,7 @@ class RecordsBody:
         """Return the whole body; `members` has the position of the next read.
 
         Raises:
-            Problem: 503.
+            Problem: 503, the budget was exhausted for too long.
         """
         # Twice the size, because the parts and the joined body exist at the same time.
         await self.reserve(self._written_bytes)

@@ -158,7 +158,10 @@ class TopicRead:
         for number, offset in self.positions.items():
             log = self._ends[number]
             if offset > log.high_watermark:
-                detail = f"partition {number}: offset {offset} does not exist yet, the log ends at {log.high_watermark}"
+                detail = (
+                    f"partition {number}: offset {offset} does not exist yet, the log ends at {log.high_watermark}; "
+                    "begin without a cursor"
+                )
                 bounds = {"log_start_offset": log.log_start_offset, "high_watermark": log.high_watermark}
                 raise Problem(422, "offset_out_of_range", detail, extra={"partition": number, **bounds})
         gone = {n: at for n, at in self.positions.items() if at < self._ends[n].log_start_offset}

@@ -113,7 +113,7 @@ class Records:
         return len(self.values)
 
     def rows(self) -> RecordLists:
-        """Return the records in the producer's form."""
+        """Return the records as lists that a producer accepts."""
         return RecordLists(
             self.values, self.keys, self.headers, self.tags, self.partitions, self.timestamps_us, trace=current()
         )
@@ -319,7 +319,7 @@ _SMALL_BYTES: Final = min(2 * JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX)
 def _raw_records(
     records: Sequence[JsonRecord], raw_records: RawRecords, path: Sequence[str | int]
 ) -> Sequence[RawRecord]:
-    """Find the raw values.
+    """Find the bytes of the records' values.
 
     Raises:
         Problem: 422, the validator has accepted numbers that JSON does not have.

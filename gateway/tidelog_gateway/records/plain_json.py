@@ -17,7 +17,7 @@ from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 from tidelog_proto.limits import KIB
 
 PLAIN_RECORDS_MAX: Final = 100
-"""For larger batches pyarrow is faster."""
+"""Maximum number of records of a batch that is encoded here; for larger batches pyarrow is faster."""
 
 
 def plain_json(batch: RecordBatch) -> JsonRecords | None:
@@ -61,7 +61,7 @@ def plain_json(batch: RecordBatch) -> JsonRecords | None:
 
 
 class _Kinds(NamedTuple):
-    """Bits of one column in the key of a template."""
+    """Bits of one column in the argument `kinds` of `_template`: its texts need no escapes, or are escaped."""
 
     literal: int
     escaped: int

@@ -1,6 +1,7 @@
 """Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
 
-Health, metrics, the page and the documentation allow any header, because load balancers and browsers add their own.
+Health, metrics, the web page `/ui` and the documentation allow any header, because load balancers and browsers add
+their own.
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ def http_protocol_class(
 
 
 class HttpConnection(asyncio.Protocol):
-    """One HTTP connection. Make a class with its own limits by `http_protocol_class`."""
+    """Reads the requests of one HTTP connection, and runs the application for each.
+
+    `http_protocol_class` makes a subclass with the limits.
+    """
 
     head_timeout_s: float
     slots: ConnectionSlots
@@ -98,7 +101,7 @@ class HttpConnection(asyncio.Protocol):
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._outlet = ConnectionOutput(self.outgoing, self.slow_timeout_s)
-        # In the scope of each request, and of the WebSocket that the connection may become.
+        # Part of the ASGI state of each request, and of the WebSocket that the connection may become.
         self._state = {
             **app_state,
             "incoming": self.incoming,
@@ -114,15 +117,18 @@ class HttpConnection(asyncio.Protocol):
         """Number of missing bytes of a body with Content-Length."""
         self._chunks: ChunkedBody | None = None
         self._receiver: BodyReceiver | None = None
-        """The transport's protocol in place of this one, once a body was received into memory."""
+        """The transport's protocol instead of this one, since a body was received directly into memory; None before."""
         self._was_diverted = False
-        """Whether the body of the current request was received so."""
+        """Whether the body of the current request was received directly into memory."""
         self._raw_head = b""
         """The head of the last request with a body that was incomplete when its head was parsed."""
         self._repeated: RepeatedHead | None = None
-        """A head with which bodies are received before their request begins."""
+        """The head of the last request whose body was received directly into memory.
+
+        If the next request has the same head, its body is received before the request begins (`early_body`).
+        """
         self._early: EarlyBody | None = None
-        """A body that is received so."""
+        """The body that is being received before its request begins; None otherwise."""
         self._early_timer: asyncio.TimerHandle | None = None
         self._early_until_s = 0.0
         self._head_timer: asyncio.TimerHandle | None = None
@@ -149,9 +155,11 @@ class HttpConnection(asyncio.Protocol):
         self._outlet.connected(self.transport)
         self._slot = self.slots.take(self._client[0] if self._client else "", self._give_way)
         if self._slot is None:
-            self._answer_and_close(
-                Problem(503, "overloaded", "too many connections are open; try again later", retryable=True)
+            detail = (
+                "all connections of this gateway, or of this client address, are in use (connections_max, "
+                "address_connections_max); try again later"
             )
+            self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
             return
         self._arm()
 
@@ -163,7 +171,10 @@ class HttpConnection(asyncio.Protocol):
         if repeated is not None and not self._pending and self._receive_early(repeated, data):
             return
         if self._first is not None and self._begins_tls(data):
-            self.tls_log.say("a client speaks TLS to this port, which is plain HTTP: tls_cert_file is not set")
+            self.tls_log.say(
+                "a client speaks TLS to this port, which is plain HTTP; set tls_cert_file, or use http:// in the "
+                "client's URL"
+            )
             plain = "this port does not use TLS; use a URL with http:// or ws://"
             self._answer_and_close(Problem(400, "malformed_request", plain))
             return
@@ -204,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
         self._outlet.look()
 
     def shutdown(self) -> None:
-        """Close the connection because the process stops: after the answer, if there is a request or one is on its way.
+        """Close the connection because the process stops: after the answer, if a request is handled or may be arriving.
 
         A client that gets no answer cannot know whether its request was executed, so a connection whose request may
         have been sent, but was not read yet, is not closed at once.
@@ -423,7 +434,10 @@ class HttpConnection(asyncio.Protocol):
             self._repeated = RepeatedHead(head, raw, scope, {})
 
     def _receive_early(self, repeated: RepeatedHead, data: bytes) -> bool:
-        """Receive the body of a request with the repeated head; return False for other data and without room."""
+        """Receive the body of a request that repeats the head.
+
+        Return False, with nothing done, if the data is not such a request, or the request budget is exhausted.
+        """
         head = repeated.head
         if not data.startswith(repeated.raw):
             return False
@@ -532,7 +546,10 @@ class HttpConnection(asyncio.Protocol):
         exchange = self._exchange if self._answering() else None
         is_unanswered = exchange is not None and not exchange.response_started
         if (self._pending or is_unanswered) and not (exchange is not None and exchange.is_streamed):
-            detail = "too many connections are open, and this one waited for its client; send the request again"
+            detail = (
+                "another connection needed the slot of this one, which waited for its client (connections_max, "
+                "address_connections_max); send the request again"
+            )
             self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
         else:
             self._disarm()
@@ -572,7 +589,9 @@ class HttpConnection(asyncio.Protocol):
         if self._body_is_coming():  # The timer was set for the rest of a refused body.
             self.transport.close()
         else:
-            detail = f"the head did not arrive within {self.head_timeout_s:g} s"
+            detail = (
+                f"the request's head did not arrive completely within {self.head_timeout_s:g} s; send the request again"
+            )
             self._answer_and_close(Problem(408, "request_timeout", detail, retryable=True))
 
     def _answer_and_close(self, problem: Problem) -> None:

@@ -30,7 +30,7 @@ from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import KIB
 
 SLICE_BYTES: Final = 4096
-"""Number of bytes that are parsed between two checks of the limits of a turn."""
+"""Number of bytes that `_take_turn` parses between two checks of its limits."""
 
 PINGS_PER_TURN: Final = 16
 PINGS_PAUSE_S: Final = 0.05
@@ -128,7 +128,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self._refuse(
                 "the WebSocket's handshake is invalid: it has too many headers, too long ones, or headers that are "
-                "not ASCII"
+                "not ASCII; send fewer and shorter headers in ASCII"
             )
 
     async def receive(self) -> ASGIReceiveEvent:

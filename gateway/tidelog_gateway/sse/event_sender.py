@@ -26,7 +26,7 @@ SendBody = Callable[[bytes], Awaitable[None]]
 
 
 class EventSender:
-    """The outbox of one stream.
+    """Sends the events of one stream through an outbox.
 
     Args:
         heartbeat_s: a comment is sent after this time without an event.

@@ -51,7 +51,7 @@ class EventEncoder:
     always_token: bool = True
 
     def encode(self, entry: RingEntry, token: str | None) -> bytes:
-        """Return the chunk."""
+        """Return the chunk with the event of an entry, whose id is the token."""
         body = batch_event(entry.partition, orjson.Fragment(entry.data), entry.next_offset, token)
         return b"%x\r\n%b\r\n" % (len(body), body)
 

@@ -28,7 +28,7 @@ CHECK_S: Final = 1.0
 
 
 class Behind(NamedTuple):
-    """A partition in which a subscription lags too much."""
+    """A partition in which a subscription lags too much: its position is before `end`, the high watermark."""
 
     partition: int
     position: int

@@ -19,7 +19,7 @@ PARTITIONS_SHOWN_MAX: Final = 20
 
 
 class StartPositions(NamedTuple):
-    """Scope of a subscription, and the start offset in each partition."""
+    """Scope of a subscription, and its start offset in each partition."""
 
     scope: Scope
     positions: dict[int, int]
@@ -30,8 +30,8 @@ async def start_positions_of(gateway: Gateway, sub: Sub, key: bytes | None) -> S
 
     The first of these that has an offset for the partition applies: `resume`, `resume_token`, the group's committed
     offset, `from`. A partition that is missing in a token was added to the topic after the token was made, and begins
-    at its log start offset. If a group begins at `from`, that offset is committed, so that the group's next
-    subscription also gets the records published in between.
+    at its log start offset. If a group begins at `from`, and that is not `earliest`, the offset is committed, so that
+    the group's next subscription also gets the records published in between.
 
     Args:
         key: key to filter by.
@@ -110,7 +110,10 @@ def _check_start(number: int, offset: int, log: Offset) -> None:
         )
         raise Problem(410, "offset_out_of_range", text, extra={**bounds, "partition": number})
     if offset > log.high_watermark:
-        text = f"partition {number}: offset {offset} does not exist yet, the log ends at {log.high_watermark}"
+        text = (
+            f"partition {number}: offset {offset} does not exist yet; begin at an offset of at most "
+            f"{log.high_watermark}, the end of the log"
+        )
         raise Problem(422, "offset_out_of_range", text, extra={**bounds, "partition": number})
 
 

@@ -106,7 +106,7 @@ class Connection:
         except* WebSocketDisconnect:
             close = None
         except* Exception:
-            await self._close(Close(CLOSE_INTERNAL, "the gateway failed"))
+            await self._close(Close(CLOSE_INTERNAL, "the gateway failed on this connection: connect again and resume"))
             raise
         finally:
             self._outlet.on_slow = self._outlet.cut

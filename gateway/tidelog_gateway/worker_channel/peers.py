@@ -64,7 +64,7 @@ class Peers:
         self._merged: asyncio.Future[Families] | None = None
 
     async def run(self) -> None:
-        """Report to the parent that this worker is ready; exchange frames until it ends or this is cancelled."""
+        """Report to the parent that this worker is ready; exchange frames until the parent ends, or until cancelled."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
         self._send(frames.READY)
         if self._merged is not None:  # Metrics were requested before the parent was connected.

@@ -36,14 +36,14 @@ from tidelog_proto.process.stop_signals import keep
 log = logging.getLogger(__name__)
 
 READY_TICKS_MAX: Final = 60
-"""Maximum number of seconds that a worker takes to start."""
+"""Seconds after which a worker that has not become ready is killed."""
 HANG_TICKS: Final = 20
 """Seconds without a heartbeat after which a worker is killed. They are counted while the parent runs, so a suspension
 of the machine counts as one."""
 BACK_OFF_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Pauses before a worker is replaced, by the number of consecutive early ends."""
 STEADY_TICKS: Final = 60
-"""Seconds of serving after which the failures are reset."""
+"""Seconds of serving after which the earlier failures of a worker no longer delay its replacement."""
 COLLECT_S: Final = 1.0
 """Longest wait for the metrics of workers; for a late worker its previous metrics are used."""
 STOP_EXTRA_S: Final = 5.0
@@ -118,7 +118,7 @@ class Parent:
         self._restarts = 0
         self._is_up = False
         self._code: int | None = None
-        """The exit code, when the parent stops."""
+        """The parent's exit code; None until the parent begins to stop."""
         self._kill_at = 0.0
         self._signals: list[int] = []
         self._was_told = False
@@ -169,7 +169,7 @@ class Parent:
                 yield
             finally:
                 signal.set_wakeup_fd(old)
-                if self._was_told:  # Later signals change nothing.
+                if self._was_told:  # The process is ending: later stop signals are ignored.
                     keep({number: before.pop(number) for number in (signal.SIGTERM, signal.SIGINT)})
                 for number, handler in before.items():
                     signal.signal(number, handler)
@@ -354,7 +354,7 @@ class Parent:
                 self._stop(0)
             else:
                 for worker in self._running():
-                    worker.signal(signal.SIGINT)  # After a SIGTERM the parent stops at once.
+                    worker.signal(signal.SIGINT)  # After a SIGTERM it makes the worker stop at once.
                 self._kill_at = min(self._kill_at, time.monotonic() + SECOND_SIGNAL_S)
 
     def _stop(self, code: int) -> None:

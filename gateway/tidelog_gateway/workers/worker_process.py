@@ -25,7 +25,7 @@ class WorkerProcess:
     """A worker process.
 
     Args:
-        number: from 1.
+        number: number of the worker, counted from 1.
         listeners: the listening sockets of all workers; the process inherits them.
         lifeline: a pipe that reaches its end when the parent ends.
 

@@ -191,7 +191,9 @@ async def read(client: Client, topic: str, how: str, expected: int) -> Timed:
                     break
         timed = clock.stop(count)
     if count != expected:
-        raise WrongCountError(f"{count} records read, {expected} acknowledged")
+        raise WrongCountError(
+            f"{count} records read, {expected} acknowledged in topic {topic!r}: some are lost or duplicated"
+        )
     return timed
 
 

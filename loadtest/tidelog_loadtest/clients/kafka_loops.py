@@ -131,7 +131,10 @@ class KafkaLoops:
         left = producer.flush(12 * ANSWER_S)
         timed = clock.stop(len(records.values))
         if left:
-            raise WrongCountError(f"{left} records of {len(records.values)} were not acknowledged")
+            raise WrongCountError(
+                f"{left} records of {len(records.values)} were not acknowledged by the Kafka broker within "
+                f"{12 * ANSWER_S:g} s"
+            )
         return timed
 
     def read(self, topic: str, expected: int) -> Timed:
@@ -158,7 +161,9 @@ class KafkaLoops:
         timed = clock.stop(count)
         consumer.close()
         if count != expected:
-            raise WrongCountError(f"{count} records read from the Kafka broker, {expected} acknowledged")
+            raise WrongCountError(
+                f"{count} records read from the Kafka broker, {expected} acknowledged: some were lost or read twice"
+            )
         return timed
 
     @staticmethod

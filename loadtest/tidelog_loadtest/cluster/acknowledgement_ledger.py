@@ -131,7 +131,9 @@ async def _read(client: Client, topic: str, partition: int, start: int, end: int
         fetched = await client.fetch(topic, partition, at, min_bytes=min(wait_ms, 1), wait_ms=wait_ms)
         for batch in fetched.batches:
             if batch.base_offset != at:
-                raise WrongCountError(f"{topic}/{partition}: got offset {batch.base_offset}, expected {at}")
+                raise WrongCountError(
+                    f"{topic}/{partition}: got offset {batch.base_offset}, expected {at}: records between are missing"
+                )
             numbers.append(numbers_of(batch.columns().column("value")))
             at = batch.end_offset
             deadline = loop.time() + PROGRESS_S

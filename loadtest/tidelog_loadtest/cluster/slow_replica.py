@@ -5,9 +5,9 @@ all replicas run; one follower is stopped (SIGSTOP: its connections stay open, b
 owner's private memory is sampled throughout: the data that it buffers for a stopped follower must be bounded.
 
 As in `bench produce`, unmeasured load comes first, until the log reuses its segment files. The first and the last phase
-take half as long as the second one, at least 20 s. Rejected: no unmeasured load, and 10 s for the first and the last
-phase. The first phase then includes the allocation of new files and the second one does not, so that a cluster with a
-missing follower looked four times as fast as a complete one.
+take half as long as the second one, at least 20 s. Without unmeasured load, or with a first and last phase of 10 s, the
+first phase would include the allocation of new files and the second one would not, so that a cluster with a missing
+follower would look four times as fast as a complete one.
 
 The follower has caught up when its owner streams to it again and it stores all records that were in the log when it
 resumed. That may happen after the load ends: on one machine, a replica that catches up competes for the same cores.

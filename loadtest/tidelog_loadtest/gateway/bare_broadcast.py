@@ -87,7 +87,7 @@ def translated_frame(partition: int, batch: memoryview) -> bytes:
     """Return the WebSocket frame of a batch."""
     header, body = unpack_header(batch), batch[HEADER_BYTES:]
     if crc32c(body) != header.body_crc:
-        raise ValueError("the checksum of the body does not match")
+        raise ValueError("the CRC32C of the batch's body does not match the batch's header")
     columns = pa.ipc.read_record_batch(pa.py_buffer(body), stored_schema_of(header.flags))
     values: list[Any] = columns.column(0).to_pylist()
     row = b'{"offset":%%d,"timestamp_ms":%d,"key":null,"value":"%%b","value_encoding":"utf8"}' % (

@@ -102,7 +102,7 @@ class _Load:
 
     def fail(self, why: str) -> None:
         if not self.done.done():
-            self.done.set_exception(CommandFailed(f"unexpected response of the server: {why}"))
+            self.done.set_exception(CommandFailed(f"the HTTP server sent an unexpected response: {why}"))
 
     def left(self, error: Exception | None) -> None:
         self._open -= 1

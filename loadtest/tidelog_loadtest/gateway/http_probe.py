@@ -47,7 +47,7 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
     """Return the application; `PUT /bytes` keeps the body that `GET /bytes` returns.
 
     Args:
-        when_ready: is called when it serves.
+        when_ready: called when the application serves.
         bootstrap: the node that `/send-arrow` publishes to.
     """
     decoder = msgspec.json.Decoder(_Body)

@@ -36,7 +36,8 @@ STOP_S: Final = 10.0
 _WARM_SHARE: Final = 0.25
 CSV_ROWS: Final = 10_000
 CSV: Final = "publish 10,000 as CSV"
-"""A request that takes the gateway much more processor time than its node and clients, which leave it a processor."""
+"""A workload whose requests take the gateway much more processor time than the node and the clients, so that these do
+not compete with the workers for processors."""
 _FIGURES: Final = ("requests_per_s", "cpu_us", "node_us", "client_us")
 _SHOWN: Final = {
     "requests_per_s": "requests/s",

@@ -76,7 +76,7 @@ class Watch:
     ) -> None:
         assert self._sampler is not None
         self._sampler.cancel()
-        with suppress(asyncio.CancelledError):  # `cancel` raises it; other exceptions are propagated
+        with suppress(asyncio.CancelledError):  # the cancelled task raises it; other exceptions are propagated
             await self._sampler
         if error is None:
             self._sample()

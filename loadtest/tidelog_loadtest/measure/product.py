@@ -109,5 +109,7 @@ async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
             run.add(columns.num_rows, consumed.batch.header.length, time.perf_counter_ns() - began_ns)
         run.end()
     if run.records != expected_records:
-        raise WrongCountError(f"{run.records} records read, {expected_records} acknowledged")
+        raise WrongCountError(
+            f"{run.records} records read, {expected_records} acknowledged in topic {topic!r}: some are duplicated"
+        )
     return run

@@ -92,7 +92,16 @@ class Times:
 
 @dataclass(slots=True)
 class KeyedResult:
-    """The results of all steps. Rates are records per second, one per round."""
+    """The results of all steps.
+
+    Attributes:
+        rates: records per second of each round, without and with indexes.
+        stored: records in the topic with an index when the lookups begin.
+        lookup: latencies of key lookups.
+        before_bytes, after_bytes: size of the compacted partition before and after compaction.
+        pass_s, probe_s: duration of the compaction pass, and of its limit probe.
+        quiet, meanwhile: latencies of single publishes without and during a compaction pass.
+    """
 
     plan: KeyedPlan
     rates: dict[str, list[float]] = field(default_factory=lambda: {PLAIN: [], INDEXED: []})
@@ -306,7 +315,10 @@ class _Measuring:
 
 
 def probe_compaction(segments: Sequence[Path], plan: KeyedPlan) -> float:
-    """Read files, and find the last of each key in as many keys as the compacted topic has; return the time in s."""
+    """Read the files, and find the last record of each key with Arrow; return the time in s.
+
+    The keys are generated: as many as the compacted topic has, for as many records.
+    """
     count = plan.compacted_keys
     distinct = keys_of(range(count))
     began_s = time.perf_counter()

@@ -125,7 +125,7 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
 
 
 async def consume(plan: Plan, flush: FlushName) -> Result:
-    """Measure reading a topic from its beginning as Arrow columns; without `records`, those of a produce round.
+    """Measure reading a topic from its beginning as Arrow columns: `records`, or as many as a produce round publishes.
 
     Raises:
         CommandFailed: a child process did not start.

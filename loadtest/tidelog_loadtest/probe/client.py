@@ -173,7 +173,7 @@ class _Reader(asyncio.BufferedProtocol):
             body = payload[at + HEADER_BYTES : at + header.length]
             if crc32c(body) != header.body_crc:
                 self.done.set_exception(
-                    ProbeFailedError("the limit probe returned bytes that differ from the stored ones")
+                    ProbeFailedError("the limit probe returned a batch whose body does not match its CRC32C")
                 )
                 return
             self._run.add(header.record_count, header.length)

@@ -121,7 +121,7 @@ class SparkResult:
     plan: SparkPlan
     runs: dict[str, list[Spent]] = field(default_factory=dict)
     early_rows: int = 0
-    """The number of rows that `time` finds."""
+    """The number of rows that the job `time` selects."""
 
     def rows(self, job: str) -> int:
         """Return the number of rows that a job passes to its sink."""

@@ -26,7 +26,8 @@ def principal_name_fault(name: str) -> str | None:
     The message escapes all characters of the name except printable ASCII, so that the difference is visible.
     """
     if not 1 <= len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
-        return f"the name of a principal or role must have 1 to {PRINCIPAL_CHARS_MAX} printable characters"
+        chars = f"1 to {PRINCIPAL_CHARS_MAX} printable characters"
+        return f"the name of a principal or role must have {chars}, got {name[:80]!a}"
     if name == EVERYBODY or name.startswith(ROLE_PREFIX):
         return f"{name!r} is reserved; choose another name for the principal or role"
     if name != name.strip():

@@ -119,11 +119,11 @@ def opened(message: str) -> Opening:
     """
     match = _matched(_CLIENT_FIRST, message)
     if _NAME.fullmatch(match[3]) is None:
-        raise ScramError("invalid user name")
+        raise ScramError("invalid user name: = and , must be sent as =3D and =2C (RFC 5802)")
     try:
         name = user_name(match[3].replace("=2C", ",").replace("=3D", "="))
     except ValueError as error:
-        raise ScramError("invalid user name") from error
+        raise ScramError(f"invalid user name: {error}") from error
     return Opening(match[1], match[2], name, match[4])
 
 
@@ -155,7 +155,7 @@ class ServerSide:
         match = _matched(_CLIENT_FINAL, message)
         same_nonce = hmac.compare_digest(match[3].encode(), (self.opening.nonce + self.nonce).encode())
         if not same_nonce or _decoded(match[2]) != self.opening.gs2_header.encode():
-            raise ScramError("the message belongs to another exchange")
+            raise ScramError("the message belongs to another exchange: its nonce or GS2 header differs")
         signed = f"{self.opening.bare},{self.first},{match[1]}".encode()
         client_key = _xor(_decoded(match[4]), _mac(self.verifier.stored_key, signed))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self.verifier.stored_key):
@@ -187,7 +187,7 @@ class ClientSide:
         """
         match = _matched(_SERVER_FIRST, message)
         if not match[1].startswith(self._nonce) or len(match[1]) < len(self._nonce) + 16:
-            raise ScramError("the message belongs to another exchange")
+            raise ScramError("the message belongs to another exchange, or its nonce is too short")
         if not ITERATIONS_MIN <= int(match[3]) <= ITERATIONS_MAX:
             raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {match[3]}")
         self._challenge = message, _decoded(match[2]), int(match[3])
@@ -218,7 +218,7 @@ class ClientSide:
 def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
     match = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
     if match is None:
-        raise ScramError("the message is not a SCRAM message (RFC 5802)")
+        raise ScramError("the message does not have the form that RFC 5802 requires at this step of the exchange")
     return match
 
 

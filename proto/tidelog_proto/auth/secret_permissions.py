@@ -21,7 +21,7 @@ def permission_fault(descriptor: int, path: Path, what: str) -> str:
     """Return why the permissions of an open secret file are refused; "" if they are accepted.
 
     Args:
-        path: the path it was opened by.
+        path: the path by which the file was opened.
         what: names the content in the message, such as "the API key".
     """
     return _permission_fault(os.fstat(descriptor), os.fstatvfs(descriptor), path, what)

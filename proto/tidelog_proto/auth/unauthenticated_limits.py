@@ -19,7 +19,7 @@ class UnauthenticatedConnection(Protocol):
 
 
 class UnauthenticatedConnections:
-    """The unauthenticated connections of one node.
+    """The unauthenticated connections of one port, and the choice of those that are closed beyond the limit.
 
     Args:
         most: maximum number of unauthenticated connections.

@@ -76,7 +76,7 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     """
     plan = _plan(flags & (COLUMN_FLAGS | Flags.DERIVED))
     if message.record_count != record_count:
-        raise _corrupt(f"there are {message.record_count} rows in the body, and {record_count} records in the header")
+        raise _corrupt(f"the body has {message.record_count} rows, but the header declares {record_count} records")
     if len(message.nodes) != len(plan.nodes) or len(lengths) != plan.buffer_count:
         raise _corrupt(
             f"the body has {len(message.nodes)} arrays in {len(lengths)} buffers; "
@@ -87,11 +87,14 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     for node, (length, null_count) in zip(plan.nodes, message.nodes, strict=True):
         if node.nested and nested_count < 0:
             nested_count = length
-        if length != (nested_count if node.nested else record_count) or length < 0:
-            raise _corrupt(f"{node.name}: {length} entries in a batch of {record_count} records")
+        expected = nested_count if node.nested else record_count
+        if length != expected or length < 0:
+            raise _corrupt(f"the Arrow array of {node.name}: {length} entries, expected {max(expected, 0)}")
         nulls_max = length if node.nullable else 0
         if not 0 <= null_count <= nulls_max:
-            raise _corrupt(f"{node.name}: {null_count} nulls in {length} entries; at most {nulls_max} are allowed")
+            raise _corrupt(
+                f"the Arrow array of {node.name}: {null_count} nulls in {length} entries, the maximum is {nulls_max}"
+            )
         validity_bytes = -(-length // 8) if null_count else 0
         _expect(node, "validity", next(buffers), validity_bytes, _at_most(validity_bytes))
         if node.offsets:
@@ -141,7 +144,7 @@ def _at_most(needed_bytes: int) -> int:
 def _expect(node: _Node, what: str, actual_bytes: int, needed_bytes: int, most_bytes: int) -> None:
     """Refuse a buffer that is too short, or longer than padding allows."""
     if not needed_bytes <= actual_bytes <= most_bytes:
-        raise _corrupt(f"{node.name}: {actual_bytes} bytes of {what}, expected {needed_bytes}")
+        raise _corrupt(f"the Arrow array of {node.name}: {actual_bytes} bytes of {what}, expected {needed_bytes}")
 
 
 def _corrupt(message: str) -> ProtocolError:

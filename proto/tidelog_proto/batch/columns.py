@@ -81,10 +81,10 @@ def flags_of(schema: pa.Schema) -> int:
 
 
 def import_for_columns() -> None:
-    """Make Arrow import pandas, if installed, in this thread and not with the first column of the process.
+    """Make Arrow import pandas now and in this thread, if it is installed, and not later for the first column.
 
-    Called before columns are made in another thread. A fork during an import in that thread would leave the child with
-    a module whose import never completes.
+    Called before another thread makes columns. If the process forked while that thread imports a module, the import
+    would never complete in the child.
     """
     pa.array([b""], pa.binary())
 

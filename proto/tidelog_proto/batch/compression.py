@@ -102,14 +102,16 @@ def _gunzip(body: Buffer, uncompressed_length: int) -> Buffer:
     except zlib.error as error:
         raise _corrupt(f"the gzip body does not decompress: {error}") from error
     if len(message) != uncompressed_length or not decompressor.eof or decompressor.unused_data:
-        raise _corrupt(f"the gzip body is not one member of {uncompressed_length} bytes")
+        raise _corrupt(
+            f"the gzip body must be one gzip member of {uncompressed_length} bytes uncompressed, as the header declares"
+        )
     return message
 
 
 def _unsnappy(body: Buffer, uncompressed_length: int) -> Buffer:
     claimed = _snappy_length(body)
     if claimed != uncompressed_length:
-        raise _corrupt(f"the snappy body claims {claimed} bytes, the header {uncompressed_length}")
+        raise _corrupt(f"the snappy body declares {claimed} bytes uncompressed, the batch header {uncompressed_length}")
     try:
         message: Any = pa.Codec("snappy").decompress(pa.py_buffer(body), decompressed_size=uncompressed_length)
     except (OSError, pa.ArrowException) as error:
@@ -124,7 +126,7 @@ def _snappy_length(body: Buffer) -> int:
         length |= (byte & 0x7F) << (7 * at)
         if byte < 0x80:
             return length
-    raise _corrupt("the snappy body does not begin with a length")
+    raise _corrupt("the snappy body does not begin with a varint of its uncompressed length")
 
 
 def _bytes_of(buffer: pa.Buffer) -> memoryview:

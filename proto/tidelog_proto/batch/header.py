@@ -73,7 +73,7 @@ assert _RESERVED_AT + len(_RESERVED) == _DIGEST_AT
 
 
 OFFSET_MAX: Final = 2**63 - 1
-"""Largest offset, as of a signed 64-bit Arrow column."""
+"""Largest offset: readers get offsets in Arrow columns of signed 64-bit integers."""
 NO_TIMESTAMP_US: Final = -(2**63)
 """Base and max timestamp of a batch without records: smaller than all others, so it is never the maximum."""
 
@@ -233,27 +233,30 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
     """
     available = len(buffer) - at
     if available < HEADER_BYTES:
-        raise _corrupt(f"a batch header has {HEADER_BYTES} bytes, got {max(0, available)}")
+        raise _corrupt(f"a batch header must have {HEADER_BYTES} bytes, got {max(0, available)}")
     magic, flags, body_length = _MAGIC_AND_LENGTH.unpack_from(buffer, at)
     if magic != MAGIC:
-        raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
+        raise _corrupt(f"the magic of a batch must be {MAGIC:#010x}, got {magic:#010x}")
     length = HEADER_BYTES + int(body_length)
     if length > BATCH_BYTES_MAX + extra_bytes(flags):
         raise ProtocolError(
             pb.BATCH_TOO_LARGE, f"the batch has {length} bytes; the limit is {BATCH_BYTES_MAX + extra_bytes(flags)}"
         )
     if length > available:
-        raise _corrupt(f"the batch has {length} bytes, got {available}")
+        raise _corrupt(f"the header declares a batch of {length} bytes, got {available}")
     return length
 
 
 def extra_bytes(flags: int) -> int:
-    """Return by how many bytes a batch with these flags may exceed the limits."""
+    """Return by how many bytes a batch with these flags may exceed the limits of batches, whole and uncompressed."""
     return DERIVED_EXTRA_BYTES if flags & Flags.DERIVED else 0
 
 
 def claims_plain(buffer: Buffer) -> bool:
-    """Return whether an unverified header declares an uncompressed body, which is cheap to verify; a hint only."""
+    """Return whether a batch is cheap to verify: its unverified header declares an uncompressed body, or is incomplete.
+
+    The result is only a hint for the choice of a thread.
+    """
     return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
 
 
@@ -267,11 +270,11 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
             flags, codec, schema), BATCH_TOO_LARGE (lengths or records beyond the limits).
     """
     if len(buffer) - at < HEADER_BYTES:
-        raise _corrupt(f"a batch header has {HEADER_BYTES} bytes, got {max(0, len(buffer) - at)}")
+        raise _corrupt(f"a batch header must have {HEADER_BYTES} bytes, got {max(0, len(buffer) - at)}")
     fields = _LAYOUT.unpack_from(buffer, at)
     magic, version, body_kind, reserved = fields[:4]
     if magic != MAGIC:
-        raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
+        raise _corrupt(f"the magic of a batch must be {MAGIC:#010x}, got {magic:#010x}")
     view = memoryview(buffer)[at : at + HEADER_BYTES]
     if (found_crc := crc32c(view[:_CRC_AT])) != fields[-1]:
         raise _corrupt(f"the header declares CRC32C {fields[-1]:#010x}, its bytes have {found_crc:#010x}")
@@ -280,9 +283,12 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
             pb.UNSUPPORTED_BATCH, f"batch version {version} is not supported; this build reads version {VERSION}"
         )
     if body_kind != BodyKind.ARROW:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"body kind {body_kind} is unknown")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"the batch has body kind {body_kind}; this build reads only kind {int(BodyKind.ARROW)}, Arrow",
+        )
     if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
-        raise _corrupt("reserved header bytes are not zero")
+        raise _corrupt("the reserved bytes of the batch header must be zero")
     header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
     _check(header, _SENT_FLAGS if is_sent else _STORED_FLAGS)
     return header
@@ -333,7 +339,7 @@ def crc_checked_body(header: BatchHeader, buffer: Buffer) -> memoryview:
         ProtocolError: CORRUPT_BATCH if the buffer is not exactly one batch, or the body CRC does not match.
     """
     if len(buffer) != header.length:
-        raise _corrupt(f"the batch has {header.length} bytes, the buffer {len(buffer)}")
+        raise _corrupt(f"the header declares a batch of {header.length} bytes, got {len(buffer)}")
     body = memoryview(buffer)[HEADER_BYTES:]
     if (found_crc := crc32c(body)) != header.body_crc:
         raise ProtocolError(

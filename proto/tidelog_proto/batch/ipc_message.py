@@ -137,7 +137,10 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
 
 
 class NumberPlaces(NamedTuple):
-    """Positions in a message's metadata of the numbers that depend on its rows; of vectors their first element."""
+    """Positions in a message's metadata of the numbers that depend on its rows.
+
+    The position of a vector is that of its first element.
+    """
 
     body_length_at: int
     record_count_at: int

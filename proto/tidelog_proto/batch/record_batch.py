@@ -332,7 +332,7 @@ def read_columns(header: BatchHeader, message: Buffer) -> pa.RecordBatch:
     if columns.num_rows != header.record_count:
         raise ProtocolError(
             pb.CORRUPT_BATCH,
-            f"there are {columns.num_rows} rows in the body, and {header.record_count} records in the header",
+            f"the body has {columns.num_rows} rows, but the header declares {header.record_count} records",
         )
     return columns
 

@@ -40,6 +40,7 @@ class ByteBudget:
 
     Attributes:
         bytes_max: the limit.
+        used_bytes: the counted bytes, which may exceed the limit (`take_anyway`).
     """
 
     __slots__ = ("bytes_max", "used_bytes")
@@ -81,6 +82,9 @@ class SlowSenders:
 
     The announced size of a request is counted until the request is complete, although its client may never send the
     rest. As long as the budget is not exhausted, slow senders are not closed.
+
+    Attributes:
+        receiving: the connections on which a request is arriving; they add and remove themselves.
     """
 
     def __init__(self, budget: ByteBudget) -> None:

@@ -19,9 +19,9 @@ from typing import Final, Protocol
 from tidelog_proto.flow.fair_slots import FairSlots, SlotBounds
 
 SLICE_S: Final = 0.002
-"""Time that turns may use before a rest; a single page or slice may take longer."""
+"""Time that turns may use before the scheduler pauses; a single page or slice may take longer."""
 REST_S_MAX: Final = 0.05
-"""Longest rest after a turn that took long because the machine was busy."""
+"""Longest pause of the scheduler after a turn that took long because the machine was busy."""
 _SLOWER: Final = 3
 """Factor by which a slice may exceed its known cost on a slow or busy machine."""
 
@@ -49,15 +49,15 @@ class Turns:
     def __init__(self) -> None:
         self._slots = FairSlots(SlotBounds())
         self._used_s = 0.0
-        """Time that turns have used since the last rest."""
+        """Time that turns have used since the scheduler last paused."""
         self._rested_at = 0.0
         self._stopped = False
 
     @contextlib.asynccontextmanager
     async def turn(self, reader: Reader, caller: object = None) -> AsyncIterator[None]:
-        """Wait for a turn. The body of the `async with` must not await.
+        """Wait for a turn. The body of the `async with` must not await for long, because all of its time is charged.
 
-        A closed connection gets its turn as well: check `is_open`.
+        A closed connection gets its turn as well, so the body checks `is_open`.
 
         Args:
             caller: the key by which turns are shared; the connection by default.
@@ -105,7 +105,7 @@ class Turns:
         self._slots.release()
 
     def _take_now(self, key: object) -> float | None:
-        """Take a turn and return its time; None if others wait or the scheduler rests."""
+        """Take a turn and return its start (`perf_counter`); None if all slots are taken or the scheduler pauses."""
         if self._stopped or not self._slots.take_now(key):
             return None
         now_s = time.perf_counter()
@@ -114,7 +114,7 @@ class Turns:
         return now_s
 
     async def _wait(self, key: object, reader: object) -> float | None:
-        """Wait for a turn and return its time; None if the work continues without one."""
+        """Wait for a turn and return its start (`perf_counter`); None if the work continues without one."""
         if self._stopped:
             await asyncio.sleep(0)
             return None

@@ -111,7 +111,7 @@ class SlotQueue(Generic[T]):
         return None
 
     def give_back(self, key: Hashable) -> int:
-        """Return a slot; return the number of waiting items."""
+        """Release a slot, and return the number of waiting items."""
         assert self._taken > 0, "returned more slots than were taken"
         self._taken -= 1
         if self._taken_by is not None:
@@ -147,7 +147,7 @@ class FairSlots:
             owner: identifies the waiting coroutine for `release`.
 
         Raises:
-            FullError: too many items wait: raised at once, or later if this item loses its place to another key's.
+            FullError: too many items wait: raised at once, or later if this item is removed for one of another key.
         """
         if self._queue.take(key):
             return True
@@ -165,7 +165,7 @@ class FairSlots:
             raise
 
     def give_back(self, key: Hashable) -> None:
-        """Return a slot, which the next waiting coroutine gets."""
+        """Release a slot, which the next waiting coroutine gets."""
         if self._queue.give_back(key):
             self._grant()
 

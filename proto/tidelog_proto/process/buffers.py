@@ -27,7 +27,8 @@ def batch_pool() -> pa.MemoryPool:
 
 
 allocate_large: Final = partial(pa.allocate_buffer, memory_pool=batch_pool())
-"""Returns an Arrow buffer of at least `SMALL_BYTES`, without a Python call."""
+"""Returns an Arrow buffer of the given size, which should be at least `SMALL_BYTES`. Implemented in C, because a Python
+function would add its call to every buffer."""
 
 
 def allocate(size_bytes: int) -> memoryview:

@@ -69,7 +69,7 @@ class IdlePoll:
         """Start a wait for a message, after one of `size_bytes` bytes.
 
         Args:
-            came_s: as of `came`, for a message that is handled without a call of `came`; None: `came` was called.
+            came_s: the time (`perf_counter`) at which that message arrived; None if `came` was called for it.
         """
         now_s = time.perf_counter()
         if came_s is not None:
@@ -89,7 +89,7 @@ class IdlePoll:
         """End the wait: the message has arrived.
 
         Args:
-            came_s: when, by `time.perf_counter`; by default now.
+            came_s: the time (`perf_counter`) at which the message arrived; by default now.
         """
         if came_s is None:
             came_s = time.perf_counter()

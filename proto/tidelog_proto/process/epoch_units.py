@@ -20,8 +20,8 @@ _END: Final = timedelta(milliseconds=TIMESTAMP_MS_MAX + 1)
 def wrong_unit(value: int, expected: str, *, exact: str | None = None) -> str | None:
     """Return why an integer is probably a time in another unit, with the value to pass; None if it is plausible.
 
-    A time in January or February 1970 is refused too, because the same number in another unit is a time since 2001. The
-    reason says how to pass it.
+    A time in January or February 1970 is refused too, because the same number in another unit is a time since 2001.
+    With `exact`, the reason also says how to pass a time in 1970.
 
     Args:
         value: a time since 1970.

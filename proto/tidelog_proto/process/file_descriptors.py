@@ -24,7 +24,7 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_that_fit(wanted: int, fitting: int, log: logging.Logger) -> int:
-    """Return how many of the `connections_max` of the settings fit; if fewer than `wanted`, log a warning."""
+    """Return `wanted`, the setting `connections_max`; if only fewer fit, log a warning and return `fitting`."""
     if fitting < wanted:
         log.warning(
             "the limit of open files is %d: at most %d connections are accepted instead of connections_max = %d; %s",

@@ -1,4 +1,4 @@
-"""Settings of Python's garbage collector for servers: no pass blocks the event loop for long (ADR 0191)."""
+"""Settings of Python's garbage collector for servers: no collection blocks the event loop for long (ADR 0191)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CHECK_EVERY_S: Final = 10.0
 IDLE_SHARE: Final = 0.05
 """A process that takes less than this share of a processor counts as idle."""
 GROWN_WHEN_IDLE: Final = 300_000
-"""Memory blocks (`sys.getallocatedblocks`) by which an idle process has grown when it examines all objects."""
+"""An idle process examines all objects when it has grown by this many memory blocks (`sys.getallocatedblocks`)."""
 GROWN_WHEN_BUSY: Final = 10_000_000
-"""Memory blocks by which a busy process has grown when it examines all objects, if it had not more of them before."""
+"""A busy process examines all objects when it has grown by this many memory blocks, and at least doubled them."""
 GROWN_BYTES: Final = 1024**3
-"""Growth of its memory after which a busy process examines all objects, if it had not more than that before."""
+"""A busy process also examines all objects when its memory has grown by this many bytes, and at least doubled."""
 
 
 @contextlib.contextmanager
@@ -54,8 +54,8 @@ class _Collector:
     """
 
     def __init__(self) -> None:
-        self._blocks = 0  # after the last complete collection, and those that need none
-        self._memory_bytes = 0  # after the last complete collection
+        self._blocks = 0  # Memory blocks after the last complete collection, plus those added as long-lived since.
+        self._memory_bytes = 0  # Memory after the last complete collection.
         self._dropped = 0
         self._cpu_s = 0.0
 
@@ -109,7 +109,7 @@ def _memory_bytes() -> int:
 
 
 _collector: Final = _Collector()
-"""The collector is one for the whole process."""
+"""One for the whole process, as Python's collector is."""
 
 
 def tune_garbage_collection(loop: asyncio.AbstractEventLoop) -> None:
@@ -121,9 +121,9 @@ def tune_garbage_collection(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def count_long_lived(blocks: int) -> None:
-    """Count about `blocks` memory blocks of objects that live long, or, if negative, of such that were dropped.
+    """Count about `blocks` memory blocks of new long-lived objects or, if negative, of dropped ones.
 
-    The former do not count as growth; the latter may be in cycles, which are freed when the process is idle. Nothing
-    happens in a process that did not call `tune_garbage_collection`, such as a program that embeds a node.
+    Long-lived objects do not count as growth. Dropped objects may be in cycles, which are freed when the process is
+    idle. Without effect in a process that did not call `tune_garbage_collection`, such as a program that embeds a node.
     """
     _collector.add_long_lived(blocks)

@@ -203,7 +203,7 @@ class QueuedStream(io.TextIOBase):
 
     @property
     def errors(self) -> str:  # type: ignore[override]  # typeshed has a variable
-        """Encoding of lone surrogates."""
+        """How lone surrogates, which UTF-8 cannot encode, are written: as backslash escapes."""
         return "backslashreplace"
 
     def writable(self) -> bool:

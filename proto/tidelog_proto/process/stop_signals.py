@@ -26,8 +26,8 @@ _kept: set[int] = set()
 def stop_on_signals(numbers: Iterable[int], stop: Callable[[int], object]) -> Iterator[None]:
     """Call `stop` with the number of each of these signals, in the running event loop of the main thread.
 
-    After the block further signals change nothing, if one has arrived in the block; otherwise the handlers are
-    restored.
+    If a signal has arrived in the block, the handlers stay after it, so that further signals do not kill the process;
+    otherwise the earlier handlers are restored.
     """
     loop = asyncio.get_running_loop()
     arrived: list[int] = []

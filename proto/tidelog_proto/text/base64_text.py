@@ -23,7 +23,8 @@ def from_base64(text: str) -> bytes:
     """Decode canonical base64.
 
     Raises:
-        ValueError: it is something else; the message has the cause and the remedy, and goes after the name of a field.
+        ValueError: the text is not canonical base64; the message is a clause with the cause and the remedy, which the
+            caller puts after the name of the field.
     """
     try:
         data = a2b_base64(text, strict_mode=True)

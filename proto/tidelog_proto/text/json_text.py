@@ -49,7 +49,7 @@ _DECODER: Final = json.JSONDecoder(parse_float=number_text, parse_int=number_tex
 _CHECKER: Final = json.JSONDecoder(parse_constant=_no_constant)
 _SCAN: Final[Any] = cast("Any", _CHECKER).scan_once
 _SCAN_STRING: Final[Any] = cast("Any", json.decoder).scanstring
-"""The type stubs lack both functions."""
+"""`scan_once` and `scanstring` parse a value and a string at a position; the type stubs lack both."""
 _BLANKS: Final = " \t\n\r"
 _SPACE: Final = re.compile(f"[{_BLANKS}]*")
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')

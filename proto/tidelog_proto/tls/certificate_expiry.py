@@ -38,7 +38,7 @@ class Ending(NamedTuple):
 
 
 class CertificateExpiryMonitor:
-    """Expiry of the files of one node or gateway.
+    """Reports when the certificates and CRLs of one node or gateway expire, and warns before their expiry.
 
     Args:
         files: paths of the certificates and lists.
@@ -58,7 +58,10 @@ class CertificateExpiryMonitor:
         self._warned_s: dict[str, float] = {}
 
     def read(self) -> None:
-        """Read the expiry of all files again. An unreadable file keeps its last expiry; its user reports the error."""
+        """Read the expiry of all files again.
+
+        The last expiry of an unreadable file is kept; `reloaded_files` logs the fault.
+        """
         endings = [
             _ending("certificate", self._files.cert, min),
             _ending("ca", self._files.ca, max),

@@ -44,7 +44,7 @@ class TlsFiles:
     Attributes:
         cert: own certificate, followed by its intermediate CAs; None to present none.
         key: its private key, readable only by the owner and a group; None if `cert` contains it.
-        ca: certificates of the trusted CAs; None for those of the system, where peers are verified.
+        ca: certificates of the trusted CAs. None: a client trusts the system's CAs, a server asks for no certificates.
         ca_pem: text of the trusted CAs, instead of `ca`.
         cert_pem: text of this process's certificate and its private key, instead of `cert` and `key`.
         crl: certificate revocation lists (CRLs) of the CAs; None disables the check for revocation.

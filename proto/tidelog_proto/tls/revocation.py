@@ -23,7 +23,7 @@ def lists_in(content: bytes) -> list[x509.CertificateRevocationList]:
     """Parse the lists of a PEM file.
 
     Raises:
-        ValueError: the content is not a list.
+        ValueError: a list cannot be parsed.
     """
     return [x509.load_pem_x509_crl(_BEGIN + part) for part in content.split(_BEGIN)[1:]]
 

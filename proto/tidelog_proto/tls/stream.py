@@ -6,8 +6,8 @@ handshakes in progress can be counted and bounded (`handshakes`); the alert is s
 closed, so the peer learns the reason; and a client that does not speak TLS gets a readable answer. See ADR 0088.
 
 Bytes are encrypted when they are written, so the caller's buffers are free at once, and wait in the buffer of the
-transport below, subject to its limits. All connections of a thread share one receive buffer. A paused reader leaves at
-most that much undecrypted data.
+transport below, subject to its limits. All connections of a thread share one receive buffer. When a connection pauses
+reading, at most one receive buffer of its data (`CHUNK_BYTES`) has not been decrypted.
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._is_open = False
         self._is_paused = False
         self._barren_bytes = 0
+        """Encrypted bytes received without application data; see `BYTES_WITHOUT_DATA_MAX`."""
         self._is_given_up = False
         """Whether the stream was aborted before the loop made the connection."""
         self._error: Exception | None = None

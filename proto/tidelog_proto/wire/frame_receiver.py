@@ -181,7 +181,8 @@ class FrameReceiver:
             return None
         frame_bytes, envelope_bytes = PREFIX.unpack_from(scratch, at)
         if frame_bytes > self.frame_bytes_max or not 0 < envelope_bytes <= min(frame_bytes - U32_BYTES, SCRATCH_BYTES):
-            parse_prefix(scratch, at, frame_bytes_max=self.frame_bytes_max)  # raises, or it is large
+            # Raises, unless the envelope is valid and only larger than the scratch buffer.
+            parse_prefix(scratch, at, frame_bytes_max=self.frame_bytes_max)
         body = at + FRAME_PREFIX_BYTES
         attachment = body + envelope_bytes
         if filled < attachment:

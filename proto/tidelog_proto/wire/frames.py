@@ -97,7 +97,7 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
         )
     if frame_bytes < U32_BYTES or envelope_bytes == 0 or envelope_bytes > frame_bytes - U32_BYTES:
         raise ProtocolError(
-            pb.MALFORMED_FRAME, f"frame length {frame_bytes} does not fit envelope length {envelope_bytes}"
+            pb.MALFORMED_FRAME, f"a frame of length {frame_bytes} cannot have an envelope of {envelope_bytes} bytes"
         )
     return Prefix(envelope_bytes, frame_bytes - U32_BYTES - envelope_bytes)
 
@@ -140,7 +140,8 @@ def split_attachment(attachment: memoryview, lengths: Sequence[int]) -> list[mem
     """
     if sum(lengths) != len(attachment):
         raise ProtocolError(
-            pb.MALFORMED_FRAME, f"the envelope lists {sum(lengths)} bytes, the attachment has {len(attachment)}"
+            pb.MALFORMED_FRAME,
+            f"the envelope lists batches of {sum(lengths)} bytes in total, the attachment has {len(attachment)}",
         )
     parts: list[memoryview] = []
     at = 0

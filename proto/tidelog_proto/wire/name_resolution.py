@@ -54,7 +54,7 @@ async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Addres
         threading.Thread(
             target=_resolve, args=(loop, result_future, lookup), name=f"look up {host}", daemon=True
         ).start()
-    # Shielded: a cancelled caller must not cancel the lookup of the others.
+    # Shielded, because other callers may wait for the same lookup when this one is cancelled.
     result = await asyncio.shield(result_future)
     if isinstance(result, Exception):
         raise result

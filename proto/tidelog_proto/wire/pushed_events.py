@@ -38,7 +38,8 @@ _U32_BITS: Final = 32
 _made: Final = tuple.__new__
 
 _EVENT_BYTES_MIN: Final = _FIELDS_AT + HEADER_BYTES
-"""A field that is cut off ends within the batch header after it."""
+"""Minimum size of a frame with an event and a batch: a truncated field ends within the batch header, not beyond the
+frame."""
 
 
 def pushed_event(scratch: memoryview, size_bytes: int) -> PushedEvent | None:

@@ -205,7 +205,7 @@ async def test_copy_that_was_relabelled_may_have_been_refused_before(founded: Fo
     put_back(founded, "a", "copy")
     with pytest.raises(OldCopyError, match=OLDER):
         await founded.start("a")
-    with pytest.raises(NodeDirError, match="has the cluster id"):
+    with pytest.raises(NodeDirError, match="already belongs to cluster"):
         relabel(founded.path / "a", founded.nodes["b"].broker.cluster_id, [])
     relabel(founded.path / "a", bytes(16), [])
     with contextlib.closing(open_node_dir(founded.path / "a", cluster_id=bytes(16))) as directory:

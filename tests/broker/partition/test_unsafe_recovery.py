@@ -134,7 +134,10 @@ async def test_unrecoverable_copy_is_refused_with_a_reason(founded: Founded) -> 
         error = await peer.refused(cluster_change=asked(name, partition, node))
         return error.code, error.message
 
-    assert await refusal("t", 0, "z") == (pb.INVALID_REQUEST, "node 'z' does not exist")
+    assert await refusal("t", 0, "z") == (
+        pb.INVALID_REQUEST,
+        "node 'z' does not exist; list the nodes with: tidelog cluster status",
+    )
     assert (await refusal("nothing", 0, "a"))[0] == pb.UNKNOWN_TOPIC
     assert (await refusal("t", 7, "a"))[0] == pb.UNKNOWN_PARTITION
     code, text = await refusal("t", 0, outsider)

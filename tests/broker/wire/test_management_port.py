@@ -266,7 +266,7 @@ def test_tls_on_a_plain_port_is_answered_and_logged(tmp_path: Path, caplog: pyte
         with port.connect() as connection:
             connection.sendall(b"\x16\x03\x01\x02\x00\x01")
             assert b"this port does not use TLS; use an http://" in all_of(connection)
-    said = [line for line in caplog.messages if "used TLS on the management port, which does not use it" in line]
+    said = [line for line in caplog.messages if "used TLS on the management port, which does not use TLS" in line]
     assert len(said) == 1
 
 

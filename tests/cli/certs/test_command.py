@@ -84,7 +84,7 @@ def test_existing_certificate_is_kept_without_replace(tmp_path: Path, capsys: py
         (("node", "x", "--host", "example."), "not a host name or address"),
         (("node", "x", "--host", "*"), "not a host name or address"),
         (("node", "x", "--host", "fe80::1%eth0"), "not a host name or address"),
-        (("node", "x", "--host", "a"), "no CA in"),
+        (("node", "x", "--host", "a"), "no CA can be read in"),
     ],
 )
 def test_invalid_argument_writes_nothing(

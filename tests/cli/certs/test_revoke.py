@@ -53,7 +53,7 @@ def test_a_list_grows_and_a_node_takes_it(ca: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("missing",), "no certificate of missing"),
+        (("missing",), "no certificate of missing can be read"),
         (("ca",), "cannot revoke itself"),
         (("--serial", "many"), "hexadecimal digits"),
     ],

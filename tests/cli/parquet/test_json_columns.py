@@ -53,7 +53,7 @@ def test_directories_existing_files_and_missing_topics_are_refused(cli: Cli, top
     refused = cli("export", topic, tmp_path, "--columns")
     assert (refused.code, "--columns writes one file" in refused.err) == (2, True)
     refused = cli("export", topic, tmp_path / "x.parquet", "--sample", 2)
-    assert (refused.code, "--sample is for --columns" in refused.err) == (2, True)
+    assert (refused.code, "--sample requires --columns" in refused.err) == (2, True)
     path = tmp_path / "x.parquet"
     path.write_bytes(b"kept")
     assert "--overwrite" in cli("export", topic, path, "--columns").err

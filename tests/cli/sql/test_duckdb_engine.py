@@ -217,7 +217,7 @@ def test_a_value_outside_the_sample_that_is_not_a_json_object_is_reported(engine
         "t: all fields are null in 2 records with a value that is not a JSON object; the first is in "
     )
     assert "partition 0 at offset 2: " in line
-    assert line.endswith('. It is shown by: SELECT value FROM "t" WHERE "partition" = 0 AND "offset" = 2')
+    assert line.endswith('. Show that value with: SELECT value FROM "t" WHERE "partition" = 0 AND "offset" = 2')
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ def test_values_outside_the_sample_that_are_not_json_are_reported_by_spark(cli: 
 
     report = (
         f"{topic}: all fields are null in 5 records with a value that is not a JSON object; the first is in partition "
-        f"0 at offset 9: 'garbage'. It is shown by: SELECT value FROM `{topic}` WHERE `partition` = 0 AND `offset` = 9"
+        f"0 at offset 9: 'garbage'. Show that value with: SELECT value FROM `{topic}` WHERE `partition` = 0 AND "
+        "`offset` = 9"
     )
     try:
         assert asked(f"SELECT sum(n), count(*) FROM {topic}") == ([(18, 24)], [report])

@@ -84,7 +84,7 @@ def test_when_something_was_appended() -> None:
 )
 def test_next_deletion_is_shown(at_us: int | None, bytes_more: int | None, when: str) -> None:
     text = plan_text(topic(), planned(at_us, bytes_more), now_s=100.0)
-    assert text == f"deletes the oldest segment (2.0 KiB, until offset 1,500) {when}"
+    assert text == f"deletes the oldest segment (2.0 KiB, offsets below 1,500) {when}"
 
 
 def test_nothing_is_planned_where_nothing_is_deleted() -> None:
@@ -123,6 +123,6 @@ def test_a_document_says_null_where_no_deletion_follows() -> None:
 def test_unindexed_bytes_are_shown_above_a_threshold() -> None:
     behind = Partition(0, "a", 3, unindexed_bytes=40 << 20)
     text = index_text(topic(index_key=True), behind)
-    assert text == "has 40.0 MiB that are not indexed yet and are scanned"
+    assert text == "has 40.0 MiB of records that are not indexed yet, so lookups scan them"
     assert index_text(topic(), behind) == ""
     assert index_text(topic(index_tag=True), Partition(0, "a", 3, unindexed_bytes=1 << 20)) == ""

@@ -18,7 +18,7 @@ def test_copies_are_shown_with_what_they_lack() -> None:
     filling = Partition(0, "a", 3, ("a",), replicas=(Replica("a", 9, 0, missing_epochs=2, missing_records=1000),))
     assert copies_text(filling) == "a (0, 1,000 older to fetch)"
     in_doubt = Partition(0, "a", 3, ("a", "b"), replicas=(Replica("a", 9, 0), Replica("b", 9, 0, missing_epochs=1)))
-    assert copies_text(in_doubt) == "a (0) b (0, not whole)"
+    assert copies_text(in_doubt) == "a (0) b (0, incomplete)"
 
 
 def test_a_copy_on_a_node_that_is_down_is_marked() -> None:

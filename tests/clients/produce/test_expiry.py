@@ -9,11 +9,12 @@ from tidelog_proto.errors import ProtocolError
 
 
 def test_error_of_quota_has_remaining_delay() -> None:
-    error = expiry_error(OverloadedError("the quota of 'ann' is used up"), definite=True, queued=True, held_s=69.25)
+    cause = OverloadedError("the quota of 'ann' is used up")
+    error = expiry_error(cause, 3, definite=True, queued=True, held_s=69.25)
     assert (error.code, error.retry_after_ms, error.definite, error.retriable) == (pb.OVERLOADED, 69_250, True, True)
     assert str(error) == (
-        "the records were not delivered within the delivery timeout and are not stored: the quota of 'ann' is used up; "
-        "publishing is allowed again in 69.2 s"
+        "the records for partition 3 were not delivered within the delivery timeout and are not stored: the quota of "
+        "'ann' is used up; publishing is allowed again in 69.2 s"
     )
 
 
@@ -27,7 +28,7 @@ def test_error_of_quota_has_remaining_delay() -> None:
     ],
 )
 def test_other_causes_have_no_retry_hint(cause: OverloadedError | None, definite: bool, held_s: float) -> None:
-    error = expiry_error(cause, definite=definite, held_s=held_s)
+    error = expiry_error(cause, 3, definite=definite, held_s=held_s)
     assert (error.code, error.retry_after_ms, error.definite) == (pb.TIMED_OUT, 0, definite)
 
 

@@ -65,7 +65,7 @@ async def test_an_unquoted_empty_value_is_an_error_unless_the_request_defines_it
         (b"value\xff\n1\n", "row 1: the header row must name the columns in UTF-8"),
         ("value,key\n1,2\n3\n", "row 3: the header row has 2 columns, but this row has 1"),
         ("value,key\n1,2\n3,4,5\n", "row 3: the header row has 2 columns, but this row has 3"),
-        (b"value,key\n1,2\n3,\xff\n", "row 3: is not UTF-8"),
+        (b"value,key\n1,2\n3,\xff\n", "row 3: the row is not UTF-8"),
         ("value,partition\n1,0\n1,x\n", "row 3: partition must be a whole number from 0 to 16383, got 'x'"),
         ("value,partition\n1,-1\n", "row 2: partition must be a whole number"),
         ("value,partition\n1,16384\n", "row 2: partition must be a whole number"),

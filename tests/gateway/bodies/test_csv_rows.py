@@ -47,13 +47,13 @@ async def test_line_ends_inside_quotes_do_not_end_a_row() -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b'a\nb"c\n', "row 2: a quote in an unquoted field"),
-        (b'a\n"b"c\n', "row 2: text after a closing quote"),
-        (b'a\n"b" ,c\n', "row 2: text after a closing quote"),
-        (b'a\nb\n"c\n"d"', "row 3: text after a closing quote"),
+        (b'a\nb"c\n', "row 2: an unquoted field contains a quote"),
+        (b'a\n"b"c\n', "row 2: a closing quote is followed by text"),
+        (b'a\n"b" ,c\n', "row 2: a closing quote is followed by text"),
+        (b'a\nb\n"c\n"d"', "row 3: a closing quote is followed by text"),
         (b'a\nb\n"c,\n', "row 3: a quote is not closed"),
-        (b"a\nb\rc\n", "row 2: a carriage return without a line feed"),
-        (b"a\nb\r", "row 2: a carriage return without a line feed"),
+        (b"a\nb\rc\n", "row 2: a carriage return is not followed by a line feed"),
+        (b"a\nb\r", "row 2: a carriage return is not followed by a line feed"),
     ],
 )
 async def test_a_quoting_fault_names_the_row(body: bytes, told: str) -> None:

@@ -73,7 +73,7 @@ async def test_a_damaged_batch_is_detected(port: int, payloads: list[Payload]) -
     header, body = (bytes(part) for part in payloads[0].parts)
     damaged = payload_of(header, memoryview(body[:-1] + bytes([body[-1] ^ 1])), BATCH_RECORDS)
     await append_run(port, [damaged], Budget(batches=1), window=1)
-    with pytest.raises(ProbeFailedError, match="returned bytes that differ"):
+    with pytest.raises(ProbeFailedError, match="returned a batch whose body does not match"):
         await read_run(port, read_bytes=aligned(damaged.length_bytes))
 
 

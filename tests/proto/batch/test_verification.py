@@ -227,7 +227,7 @@ def test_nulls_where_none_may_be() -> None:
 def test_wrong_counts() -> None:
     body = arrow_body(value=VALUES)
     for count in (1, 3, BATCH_RECORDS_MAX):
-        assert "rows in the body" in refusal(batch_of(body, VALUE, count)).message
+        assert "rows, but the header declares" in refusal(batch_of(body, VALUE, count)).message
 
 
 def test_null_counts_that_the_bitmap_does_not_bear_out() -> None:

@@ -103,7 +103,7 @@ def _sticky(inputs: AssignmentInput) -> Steps[Assignment]:
 
 
 def _by_load(inputs: AssignmentInput) -> Steps[Assignment]:
-    """Balance loads."""
+    """Balance the members' loads; without known loads, balance their numbers of partitions."""
     known = [inputs.loads[key] for key in inputs.partitions if key in inputs.loads]
     if sum(known) < 1:  # less than one byte per second in total is not worth balancing
         return (yield from _sticky(inputs))

@@ -69,7 +69,7 @@ class ConsumerMember:
     replaced: bool = False
     stopped: bool = False
     first_revision: int = 0
-    """Revision of the record that added it; earlier records with the same id are of an earlier membership."""
+    """Revision of the record that added the member; earlier records with the same id are of an earlier membership."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ AccessOf = Callable[[str], MemberAccess | None]
 
 
 class ConsumerGroup:
-    """See the module.
+    """The state machine of one consumer group; see the module.
 
     Args:
         name: name of the group.
@@ -277,7 +277,7 @@ class ConsumerGroup:
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
-        """Free the partitions outside a member's target that it no longer reports as held: it has revoked them."""
+        """Free the partitions outside a member's target that the member has revoked and so does not report as held."""
         member = self._members.get(member_id)
         if member is None:
             return
@@ -429,9 +429,9 @@ class ConsumerGroup:
         return news
 
     def may_commit(self, member_id: str, generation: int) -> Callable[[PartitionKey], bool]:
-        """Return the check whether a member may commit a position of a partition; it holds until the group changes.
+        """Return a function that returns whether a member may commit a position of a partition.
 
-        A partition that it does not hold is refused with `not_held`.
+        The function is valid until the group changes. For a partition that it refuses, the caller raises `not_held`.
 
         Args:
             member_id: the committing member; empty for a client that is not a member.
@@ -485,7 +485,7 @@ class ConsumerGroup:
         return found
 
     def _retained_part(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
-        """Return the part of an unrestricted result that a member already has."""
+        """Return those topics of an unrestricted result of which the member's target already has partitions."""
         member = self._members.get(member_id)
         has = set[bytes]() if member is None else {topic_id for topic_id, _ in member.target}
         return {topic_id: answer[topic_id] for topic_id in has if topic_id in answer}

@@ -39,7 +39,7 @@ CHECK_INTERVAL_S: Final = 2.0
 
 
 class LoadWatch:
-    """See the module.
+    """Tracks the loads of one group's partitions, and decides when to rebalance; see the module.
 
     Attributes:
         rates: bytes per second by partition.
@@ -62,7 +62,7 @@ class LoadWatch:
                 self.rates[key] = rate
 
     def keep(self, partitions: Iterable[PartitionKey]) -> None:
-        """Drop the rates of all other partitions."""
+        """Keep the rates of these partitions, and drop those of all others."""
         if self.rates:
             self.rates = {key: self.rates[key] for key in partitions if key in self.rates}
 

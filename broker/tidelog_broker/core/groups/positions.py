@@ -96,8 +96,9 @@ class GroupOffsets:
         The record is written and applied as it is, so the caller does not change it afterwards.
 
         Args:
-            key: of the record.
-            record: complete except for its revision; it depends on no position, so it may be made earlier.
+            key: the key of the record.
+            record: the record, complete except for its revision. The rest does not depend on the current position, so
+                the caller may create the record in advance.
             reset: whether the commit may move the position back.
 
         Raises:
@@ -169,7 +170,7 @@ class GroupOffsets:
             self._forget_pending_of(key)
 
     def get(self, key: _Key) -> pb.OffsetRecord | None:
-        """Return the durable position, or None."""
+        """Return the durable position of a key; None if it has none."""
         name, topic_id, partition = key
         group = self._groups.get(name)
         return None if group is None else group.records.get((topic_id, partition))
@@ -201,7 +202,7 @@ class GroupOffsets:
         return group is not None and any(OffsetKey(name, *place) in self._pending for place in group.places)
 
     def last_commit_us(self, name: str) -> int:
-        """Return the newest commit time of a group, in µs since 1970; 0 without positions."""
+        """Return the newest commit time of a group, in µs since 1970; 0 if it has no durable positions."""
         group = self._groups.get(name)
         records = () if group is None else group.records.values()
         return max((record.commit_timestamp_us for record in records), default=0)

@@ -203,7 +203,10 @@ class _Balancer:
         return False
 
     def _best_move(self, member: str, kind: int) -> tuple[float, int, str] | None:
-        """Return the best move from a member to the least loaded one of a kind: its gain, index in `held`, target."""
+        """Return the best move from a member to the least loaded subscriber of a kind; None if no move is worth it.
+
+        The result is the move's gain, the index of the partition in the member's list, and the target.
+        """
         target = self.least_loaded(kind)
         held = self._has[member][kind]
         if target is None or not held:

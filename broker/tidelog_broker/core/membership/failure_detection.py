@@ -69,7 +69,7 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """The results of an input, in order."""
+    """The results of an input: datagrams and events, each in order, and why a received datagram was dropped."""
 
     outgoing: list[OutgoingDatagram]
     events: list[Event]

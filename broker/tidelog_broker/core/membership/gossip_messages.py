@@ -141,9 +141,9 @@ def check_member(member: Member) -> None:
     _check_text("host", member.host, HOST_BYTES_MAX)
     _check_text("zone", member.zone, ZONE_BYTES_MAX)
     if not 0 < member.incarnation < 2**64:
-        raise ValueError(f"incarnation must be 1 to 2^64 - 1, got {member.incarnation}")
+        raise ValueError(f"node {member.node_id!r}: incarnation must be 1 to 2^64 - 1, got {member.incarnation}")
     if not 0 <= member.refutation <= _U32_MAX:
-        raise ValueError(f"refutation must be 0 to {_U32_MAX}, got {member.refutation}")
+        raise ValueError(f"node {member.node_id!r}: refutation must be 0 to {_U32_MAX}, got {member.refutation}")
     if ipaddress.ip_address(member.gossip.host).is_unspecified:
         raise ValueError(
             f"node {member.node_id!r}: the gossip host must be an address that other nodes can reach, got "
@@ -151,11 +151,11 @@ def check_member(member: Member) -> None:
         )
     for port in (member.port, member.gossip.port):
         if not 0 < port < 2**16:
-            raise ValueError(f"port must be 1 to 65535, got {port}")
+            raise ValueError(f"node {member.node_id!r}: a port must be 1 to 65535, got {port}")
     if not 0 < member.weight <= WEIGHT_MAX:
-        raise ValueError(f"weight must be 1 to {WEIGHT_MAX}, got {member.weight}")
+        raise ValueError(f"node {member.node_id!r}: weight must be 1 to {WEIGHT_MAX}, got {member.weight}")
     if not member.roles:
-        raise ValueError("a node needs at least one role, got none")
+        raise ValueError(f"node {member.node_id!r} must have at least one role, got none")
 
 
 def decode(payload: bytes) -> Datagram:
@@ -165,15 +165,19 @@ def decode(payload: bytes) -> Datagram:
         MalformedGossipError: the payload is too long, not a message, or has a field out of range.
     """
     if len(payload) > PAYLOAD_BYTES_MAX:
-        raise MalformedGossipError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, got {len(payload)}")
+        raise MalformedGossipError(
+            f"a payload has at most {PAYLOAD_BYTES_MAX} bytes in a gossip datagram, got {len(payload)}"
+        )
     try:
         message = pb.Gossip.FromString(payload)
         if len(message.cluster_id) != CLUSTER_ID_BYTES:
-            raise MalformedGossipError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, got {len(message.cluster_id)}")
+            raise MalformedGossipError(
+                f"a cluster id must have {CLUSTER_ID_BYTES} bytes, got {len(message.cluster_id)}"
+            )
         _check_text("sender", message.sender, NODE_ID_BYTES_MAX)
         if message.incarnation == 0 or message.counter == 0:
             raise MalformedGossipError(
-                f"incarnation and counter must be >= 1, got {message.incarnation} and {message.counter}"
+                f"the sender's incarnation and counter must be >= 1, got {message.incarnation} and {message.counter}"
             )
         return Datagram(
             cluster_id=message.cluster_id,
@@ -194,7 +198,7 @@ def _body(message: pb.Gossip) -> Body | None:
         return None
     sequence = getattr(message, kind).sequence
     if not sequence:
-        raise MalformedGossipError("a sequence number must be >= 1, got 0")
+        raise MalformedGossipError(f"the sequence number of a {kind} must be >= 1, got 0")
     if kind == "ping":
         _check_text("target", message.ping.target or "-", NODE_ID_BYTES_MAX)
         return Ping(sequence, message.ping.target)

@@ -2,9 +2,10 @@
 
 Pure functions of the registry and of liveness, so nodes with the same information make the same plan. A *takeover*
 plans the epoch that this node opens after a failure; this node owns it if possible, because another owner would first
-have to receive the decision. A *move* (draining, rebalancing) plans what placement computes. A *hand-over* names the
-replica that follows a node that stops, a *spare* replaces a lagging replica, and *relief* transfers ownership from a
-node that merely stores copies to a replica with INGESTION.
+have to receive the decision. A *move* (draining, rebalancing) plans the placement that is computed from the registry.
+`handover_plan` names the replica that follows a node that stops, `replacement_plan` replaces a lagging replica by a
+spare node, and `ingestion_owner_plan` transfers ownership from a node that merely stores copies to a replica with
+INGESTION.
 
 The number of copies depends on the topic and the registered nodes, never on the live ones: a quorum that shrank with
 every failure would guarantee nothing. If too few nodes of the computed placement are alive for a quorum, and enough of
@@ -83,7 +84,7 @@ def takeover_plan(
         placed = place(
             hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
         )
-    except NoPersistenceError:  # No node with the role is registered, so the placement is kept.
+    except NoPersistenceError:  # No node with the role PERSISTENCE is registered, so the placement is kept.
         placement = tuple(active.placement) or (node_id,)
         owner = node_id if node_id in placement else placement[0]
         return Plan(
@@ -127,9 +128,10 @@ def move_plan(
     *,
     alive: Collection[str],
 ) -> Plan | None:
-    """Return the epoch that placement computes; None if it is active, or no node of the computed placement is alive.
+    """Return the epoch with the computed placement and the topic's settings; None if the active epoch has them already.
 
-    Args: as for `takeover_plan`.
+    If no node of the computed placement is alive, only changed settings are applied, to the active placement. For the
+    arguments see `takeover_plan`.
     """
     state = PlacedPartition(
         key[0],
@@ -182,7 +184,7 @@ def handover_plan(
 
     Args:
         node_id: the node that stops.
-        active: its active epoch, owned by `node_id`.
+        active: the active epoch, owned by `node_id`.
         alive: nodes that may get ownership.
         lagging: replicas that lack records, used only if there is no other.
     """
@@ -199,7 +201,7 @@ def preferred_owner_plan(
 ) -> Plan | None:
     """Return the epoch owned by the preferred replica; None if it is the owner already, or no replica can own it.
 
-    Args: as for `takeover_plan`.
+    For the arguments see `takeover_plan`.
     """
     owner = successor(partition_key(*key), nodes, alive=alive, placement=active.placement)
     if owner in {None, active.owner}:

@@ -218,10 +218,12 @@ def check_node(record: pb.NodeRecord) -> None:
     _within("weight", record.weight, 1, WEIGHT_MAX)
     if not roles_from(record.roles) or [*record.roles] != roles_to(roles_from(record.roles)):
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"roles must be ingestion, persistence or both, in that order, got {[*record.roles]}"
+            pb.INVALID_REQUEST,
+            f"roles of node {record.node_id!r} must be ingestion, persistence or both, in that order, got "
+            f"{[*record.roles]}",
         )
     if record.incarnation == 0:
-        raise ProtocolError(pb.INVALID_REQUEST, "incarnation must be > 0, got 0")
+        raise ProtocolError(pb.INVALID_REQUEST, f"incarnation of node {record.node_id!r} must be > 0, got 0")
     if len(record.features) > FEATURES_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"a node announces at most {FEATURES_MAX} features, got {len(record.features)}"

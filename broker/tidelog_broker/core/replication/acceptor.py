@@ -39,7 +39,14 @@ class Acceptor:
         on_promise: Callable[[int], None],
         fetch: Callable[[Opening, Position, int], None],
     ) -> None:
-        """Set the callbacks: whether to agree to a takeover; a promise was made; fetch the records of an OPEN_EPOCH."""
+        """Create the acceptor of a replica.
+
+        Args:
+            state: the state of the replica.
+            agrees: returns whether this replica agrees to a takeover by a node; called with the node and the time.
+            on_promise: called with the time when a ballot is promised.
+            fetch: called to fetch the records that an OPEN_EPOCH needs, up to a position.
+        """
         self._state = state
         self._agrees = agrees
         self._on_promise = on_promise
@@ -95,7 +102,7 @@ class Acceptor:
         state.write(WriteFences([entry]), promised)
 
     def on_open(self, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
-        """Accept the value if promises allow it and the log reaches its end; fetch missing records first."""
+        """Accept the value if promises allow it and the log reaches the value's end; fetch missing records first."""
         state = self._state
         if not state.is_current(sender, ask.epoch, now_ms) or not self._fits(sender, ask):
             return
@@ -122,11 +129,17 @@ class Acceptor:
         state.send(sender, state.about(reply, ask.epoch))
 
     def _is_lost(self, ask: pb.OpenEpoch) -> bool:
-        """Return whether no replica has the log of a value that may be decided: restarts have lost it everywhere."""
+        """Return whether no replica has the log up to the end of the proposed value: restarts have lost all copies.
+
+        The value must be accepted all the same, because it may have been decided.
+        """
         return not ask.holders and self._state.is_volatile
 
     def _accept(self, sender: str, ask: pb.OpenEpoch, reply: pb.OpenEpochReply, now_ms: int) -> None:
-        """Accept once this copy is durable up to the end; pending appends may fail for lack of disk space."""
+        """Accept the value once this copy is durable up to the value's end.
+
+        A pending append may still fail for lack of disk space; the value is then not accepted.
+        """
         state, fence = self._state, self._state.fence
         assert fence is not None
         self._on_promise(now_ms)
@@ -145,7 +158,7 @@ class Acceptor:
             if tail.durable.offset >= end_offset:
                 state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
 
-        # The delete offset is written together with the accept, and not announced before.
+        # Only in memory, which blocks further delete offsets; the promise is written together with the accept.
         promise = fence.promise(ask.ballot)
         assert promise is not None
         is_synced = state.syncs_appends or tail.queued.offset == tail.start_offset

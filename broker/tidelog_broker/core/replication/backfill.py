@@ -1,15 +1,16 @@
 """Backfill: fetching the sealed epochs that this copy of a partition lacks, one at a time.
 
-Records of the open epoch are fetched by `catch_up`. Both request ranges in turn, with a `peer_fetch`.
+Records of the open epoch are fetched by `catch_up`. Both request one range of records after another, with a
+`peer_fetch`.
 
 Epochs are fetched newest first, so that the readable range grows backwards without a hole. A *partial copy*, the part
 of an epoch that was fetched so far, is stored beside the log. It becomes part of the log once it is complete and its
 digest equals the decided one.
 
 Retention may have deleted the front of a sealed epoch on all nodes. A partial copy that ends below the log start is
-abandoned, and another one is started at the log start. The digest before it is not verified by itself: the decided
-digest at the end of the epoch covers everything after it. If compaction has merged records on both sides of the log
-start into one batch, the copy begins with that batch.
+abandoned, and another one is started at the log start. The digest at the log start is not verified separately: the
+decided digest at the end of the epoch covers all batches after the log start. If compaction has merged records on both
+sides of the log start into one batch, the copy begins with that batch.
 
 Compaction may change the content of a sealed epoch, at different times on different nodes. A source identifies its
 version by the digest at the end, and ranges of two versions do not continue each other. The newest decided version is
@@ -23,9 +24,10 @@ No node drops a copy before all older epochs that are compacted with it have rea
 quorum of copies exists, each epoch is available in its newest version or in all versions from which that is made.
 
 An engine may keep an epoch only as long as its process runs. If every holder of such an epoch has answered repeatedly
-that it has nothing of it, the epoch is lost: readers continue at its end, an owner opens without its producers, and the
-holders are asked seldom (ADR 0189). Epochs before it are fetched as usual; their copies stay beside the log, which has
-no gaps, and are read there.
+that it has no records of the epoch, the epoch counts as lost: readers continue at its end, a new owner opens the
+partition without the epoch's producer state, and the holders are asked only every `LOST_REST_MS` (ADR 0189). Epochs
+before the lost one are fetched as usual. Their copies remain beside the log, because the log must not have gaps, and
+readers read them from there.
 """
 
 from __future__ import annotations
@@ -49,11 +51,12 @@ from tidelog_broker.core.replication.replica_state import BrokenRunError, Replic
 from tidelog_proto import broker_pb2 as pb
 
 LOST_ROUNDS: Final = 2
-"""Rounds in which every holder of an epoch must answer that it has nothing of it, before it counts as lost.
+"""Number of rounds in which every holder of an epoch must answer that it has no records of it, before it is lost.
 
-In one round a holder may answer before it has fetched the epoch from another one, which then restarts and answers."""
+One round is not sufficient: a holder may answer before it has fetched the epoch from a second holder, which then
+restarts, loses the epoch, and answers, too."""
 LOST_REST_MS: Final = 10_000
-"""Interval of the rounds after that."""
+"""Pause before each round of requests for a lost epoch; one lost epoch is requested at a time."""
 
 
 class MissingHistory(NamedTuple):
@@ -75,10 +78,14 @@ class MissingHistory(NamedTuple):
 
 
 class Backfill:
-    """The sealed epochs of one replica that are incomplete."""
+    """Tracks the incomplete sealed epochs of one replica, and fetches them from other nodes."""
 
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
-        """Set `whole`, called when nothing is missing any more, an epoch is lost, or producer state was stored."""
+        """Create the backfill of a replica.
+
+        `whole` is called when no epoch is missing any more, when one counts as lost, and when a search for producer
+        state ends.
+        """
         self._state = state
         self._whole = whole
         self._fetch: PeerFetch | None = None
@@ -96,15 +103,15 @@ class Backfill:
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no complete copy."""
         self._lost: set[int] = set()
-        """Those of them that no holder has any more."""
+        """Epochs of `incomplete` that no holder has any more."""
         self._lost_ranges: tuple[LostRecords, ...] = ()
-        """Their offsets; replaced as a whole."""
+        """The offsets of the epochs in `_lost`, ascending."""
         self._lost_asked = 0
-        """The lost epoch of the newest request."""
+        """The lost epoch that was requested most recently; the next older one follows."""
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         deadlines = (self._fetch.deadline_ms if self._fetch is not None else None, self.producers.deadline_ms)
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
@@ -131,7 +138,7 @@ class Backfill:
 
     @property
     def lost_below(self) -> int:
-        """The end of the newest epoch that no holder has any more; 0 without one."""
+        """The end of the newest epoch that no holder has any more; 0 if there is none."""
         return self.lost_ranges[-1].end if self.lost_ranges else 0
 
     @property
@@ -157,12 +164,12 @@ class Backfill:
 
     @property
     def awaited_below(self) -> int:
-        """The end of the newest epoch that this copy lacks and that is not lost; 0 without one."""
+        """The end of the newest epoch that this copy lacks and that is not lost; 0 if there is none."""
         return max((self._state.decision(epoch).end_offset for epoch in self._awaited_epochs()), default=0)
 
     @property
     def outdated_below(self) -> int:
-        """The end of the newest epoch whose version in the log consumers must not read; 0 without one."""
+        """The end of the newest epoch whose version in the log consumers must not read; 0 if there is none."""
         outdated = (
             epoch for epoch in self.incomplete if self._is_outdated(epoch) and not self.versions.has_later(epoch)
         )
@@ -199,7 +206,7 @@ class Backfill:
         return [epoch for epoch in self._retained_incomplete_epochs() if epoch not in self._lost]
 
     def tick(self, now_ms: int) -> None:
-        """Repeat a request that timed out, to the next source."""
+        """Send a request that timed out to the next source."""
         self.producers.tick(now_ms)
         fetch = self._fetch
         if fetch is not None and fetch.overdue(now_ms):
@@ -260,7 +267,8 @@ class Backfill:
     def _next(self, incomplete: Sequence[int]) -> int | None:
         """Return the epoch to fetch next: missing epochs, newest first, then damaged and outdated ones, oldest first.
 
-        Then lost ones, in turns. None while local compaction still needs the outdated copy as input for an older epoch.
+        Lost epochs come last; they are requested cyclically, newest first. Returns None while local compaction still
+        needs the outdated copy of the next epoch as input for an older epoch.
         """
         lacking = [epoch for epoch in incomplete if not self._is_beside(epoch) and epoch not in self._lost]
         if lacking:
@@ -317,7 +325,7 @@ class Backfill:
         if lacked != self.incomplete and state.log.newest_epoch() is not None:
             self.producers.want(
                 max(lacked - self.incomplete), now_ms
-            )  # the source deleted headers whose producer state this log lacks
+            )  # retention has deleted batches whose producer state this log never had
         fetch = self._fetch
         is_over = fetch is not None and not {fetch.epoch} & {*self.incomplete, *filter(self._is_damaged, self._damaged)}
         if fetch is not None and (is_over or self._at.offset < offset):
@@ -344,7 +352,7 @@ class Backfill:
         if fetch.digest_unknown:
             self._start = base
         more_bytes = sum(len(batch.data) for batch in batches) - fetch.range_bytes
-        if more_bytes > 0:  # A source sends at least one batch, which may exceed the range.
+        if more_bytes > 0:  # A source sends at least one batch, even a larger one; the excess counts in the budget.
             state.cluster_hints.backfill_wait_ms(more_bytes)
         fetch.answered()
 
@@ -409,7 +417,8 @@ class Backfill:
     def _is_preempted(self, fetch: PeerFetch) -> bool:
         """Return whether an epoch newer than the fetched one is missing, so that it should be fetched first.
 
-        An older epoch may take hours. Its copy continues once the newer one is complete. A lost epoch gives way to any.
+        An older epoch may take hours; its copy continues once the newer one is complete. Any missing epoch takes
+        precedence over a lost one.
         """
         if fetch.epoch in self._lost:
             return bool(self._awaited_epochs())
@@ -418,10 +427,11 @@ class Backfill:
         return any(epoch > fetch.epoch and not self._is_beside(epoch) for epoch in self._awaited_epochs())
 
     def _is_urgent(self, fetch: PeerFetch) -> bool:
-        """Return whether readers near the end of the log wait for the epoch.
+        """Return whether producers, or readers near the end of the log, wait for the epoch.
 
-        That is an epoch of which the owner has a part, or the one before such an epoch. An owner without any part is an
-        ordinary new copy, whose history is not urgent.
+        That is possible only at the owner. Until it has opened its epoch, it needs every sealed epoch, because producer
+        state is rebuilt from them. After that only the newest sealed epoch is urgent, if the owner had a part of its
+        records before; an owner without any is an ordinary new copy, whose history is not urgent.
         """
         state, active = self._state, self._state.active
         if (active.owner, active.owner_incarnation) != (state.node_id, state.incarnation):
@@ -433,7 +443,7 @@ class Backfill:
         state = self._state
         fetch.answered()
         if self._at in state.ends_of(fetch.epoch) and not self._is_outdated(fetch.epoch):
-            fetch.end = self._at  # an older version is better than none
+            fetch.end = self._at  # no source had the newest version, so this older one becomes part of the log
 
         def finished(_ok: bool, now_ms: int) -> None:
             self._fetch = None
@@ -456,7 +466,12 @@ class Backfill:
                 state.write(SetAside(fetch.epoch, rot))
             state.write(FinishPartialCopy(fetch.epoch, decided), finished)
         else:
-            reason = f"the fetched copy of epoch {fetch.epoch} ends at {self._at}, but {fetch.end} is decided"
+            at, end = self._at, fetch.end
+            assert end is not None
+            reason = (
+                f"the fetched copy of epoch {fetch.epoch} ends at offset {at.offset} with digest {at.digest:#x}, but "
+                f"offset {end.offset} with digest {end.digest:#x} is decided"
+            )
             self._restart_copy(fetch, reason)
 
     def _has_copy(self, epoch: int) -> bool:
@@ -466,7 +481,10 @@ class Backfill:
         return is_empty or self.versions.is_held(epoch) or state.log.copy_position(epoch) is not None
 
     def _mark_damaged_copy(self, epoch: int) -> None:
-        """Mark an older copy as incomplete that was found damaged when it was to be added to the log with this one."""
+        """Mark the next older epoch as incomplete if its copy turned out to be damaged when the log was extended to it.
+
+        The storage adds waiting copies of older epochs to the log together with that of `epoch`.
+        """
         state = self._state
         for older in range(epoch - 1, state.chain.genesis.epoch - 1, -1):
             end_offset = state.decision(older).end_offset
@@ -524,10 +542,15 @@ class Backfill:
             else:
                 self._take(fetch, reply, batches, now_ms)
         except BrokenRunError:
-            self._restart_copy(fetch, f"what {sender} holds of epoch {fetch.epoch} does not continue this copy")
+            reason = f"the batches of epoch {fetch.epoch} from node {sender!r} do not continue this copy"
+            self._restart_copy(fetch, reason)
 
     def _declined(self, fetch: PeerFetch, status: pb.ReplicaStatus, now_ms: int) -> None:
-        """Ask the next source; consider the epoch lost if no node has anything of it, see `LOST_ROUNDS`."""
+        """Ask the next source.
+
+        An epoch that its engine loses in a restart counts as lost once no holder has any records of it, see
+        `LOST_ROUNDS`.
+        """
         state, epoch = self._state, fetch.epoch
         fetch.declined(now_ms, is_without=status == pb.NOT_HELD)
         if epoch in self._lost:

@@ -4,7 +4,8 @@
                              ▲                     │                   │                    │
                              └────── back-off ◄────┴── outbid, timeout ┴────────────────────┘
 
-All transitions are listed in the table `PHASE_TRANSITIONS`, which the code enforces.
+(s: a seal quorum of replicas, q: an ack quorum.) All transitions are listed in the table `PHASE_TRANSITIONS`, which the
+code enforces.
 
 Safety does not depend on which node takes over: any node of the placement may try at any time, and the quorums of the
 epoch's replicas keep the decision unique. Gossip only determines which nodes try, in which order and how often. A
@@ -14,10 +15,11 @@ back-off prevents candidates from outbidding each other repeatedly.
 A planned roll-over starts in `opening`, at the ballot reserved for the owner: one value, proposed once, after which the
 owner appends nothing. If it fails, a full takeover with a higher ballot follows.
 
-In a recovery without a quorum an operator has confirmed that the other replicas will not return. It seals as usual, and
-if a quorum answers, the decision is an ordinary one. After its timeout the longest log among the answers determines the
-end, this node alone opens the next epoch, and the decision is marked unsafe. The same applies if a seal quorum has
-promised but no quorum accepts, because unreachable replicas may have decided otherwise.
+In a recovery without a quorum an operator has confirmed that the other replicas will not return. The candidate seals as
+usual, and if a quorum answers, the decision is an ordinary one. After the time limit of the sealing phase the longest
+log among the answers determines the end, this node alone opens the next epoch, and the decision is marked unsafe. The
+same applies if a seal quorum has promised but no quorum accepts, because unreachable replicas may have decided
+otherwise.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 """Allowed transitions. A decision about the epoch, made by any node, returns to idle from every phase (`reset`).
 
     idle        no attempt; an unsafe recovery continues with sealing, an owner's planned end with opening
-    waiting     for its turn, or for the end of a back-off; a node that has retired from its own epoch skips pre-voting
+    waiting     until its rank's delay or a back-off ends; a node that has retired from its own epoch skips pre-voting
     pre-voting  asks the others whether they miss the owner, too; repeated if there is better evidence meanwhile
     sealing     has a ballot and collects promises
     opening     has a value and collects accepts; an unsafe recovery may return to sealing
@@ -64,7 +66,7 @@ PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 
 
 class CandidateState(Protocol):
-    """The part of the replica's state that the candidate uses; `ReplicaState` implements it."""
+    """The interface that a `Candidate` requires of its replica's state; `ReplicaState` implements it."""
 
     key: PartitionKey
     node_id: str
@@ -88,7 +90,7 @@ class CandidateState(Protocol):
 
 
 class CandidateHost(Protocol):
-    """The replica that the candidate belongs to."""
+    """The interface that a `Candidate` requires of the replica that it belongs to."""
 
     @property
     def retiring(self) -> bool:
@@ -101,7 +103,7 @@ class CandidateHost(Protocol):
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether silence is the only evidence, so that the owner gets time to answer."""
+        """Whether silence is the only evidence of the owner's failure, so that it gets time to answer a pre-vote."""
         ...
 
     def decided(self, decision: bytes) -> None:
@@ -109,7 +111,7 @@ class CandidateHost(Protocol):
 
 
 class Candidate:
-    """The takeover of one partition that this node attempts."""
+    """Runs this node's attempts to take over one partition, and its recoveries without a quorum."""
 
     def __init__(self, state: CandidateState, host: CandidateHost) -> None:
         self._state = state
@@ -138,7 +140,7 @@ class Candidate:
         self._short: set[str] = set()
         self._accepted: set[str] = set()
         self._unsafe_until_ms: int | None = None
-        """End of the time limit of an unsafe recovery."""
+        """Until when an unsafe recovery may try; None if none is running."""
         self._is_unsafe = False
         """Whether the proposal was made without a quorum of promises, so that it needs no quorum of accepts."""
         self._was_undecided = False
@@ -147,11 +149,12 @@ class Candidate:
         self.accepted_by_all = False
         """Whether all replicas accepted the latest decision, and so hold the log up to its end."""
         self.eager = False
-        """Whether a producer waits, so that an epoch whose only replica is dead should be replaced."""
+        """Whether a producer waits, so that this node should replace its own earlier incarnation as the owner of a
+        single copy."""
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         return self._wake_ms
 
     @property
@@ -272,7 +275,7 @@ class Candidate:
     # --- timers ----------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Continue after a timeout."""
+        """Run the timer of the current phase, if it has expired."""
         if self._wake_ms is None or now_ms < self._wake_ms:
             return
         if self.phase == "accepted":
@@ -435,7 +438,7 @@ class Candidate:
 
     @property
     def _whole(self) -> int:
-        """Return the number of promises from replicas whose logs are certainly complete."""
+        """Number of promises from replicas whose logs are certainly complete."""
         return len(self._promises) - len(self._short)
 
     def _choose(self, now_ms: int) -> None:
@@ -445,13 +448,16 @@ class Candidate:
         if self._was_undecided and len(self._promises) < self._state.active.ack_quorum:
             return  # too few replicas to accept; retry when more have promised
         if self._state.is_volatile and self._lacks_accepted_log() and len(self._promises) < self.replicas:
-            return  # an absent replica may have the log of an accepted value, or another one
+            return  # a replica without a promise may have the log of the accepted value, or have accepted another value
         plan = self._successor()
         if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
             self._propose(plan, now_ms)
 
     def _lacks_accepted_log(self) -> bool:
-        """Return whether none of the promised logs reaches the end of an accepted value: restarts have lost those."""
+        """Return whether the logs of all promising replicas end before an accepted value's end.
+
+        A replica accepts a value only with a complete log, so restarts have lost those logs.
+        """
         promises = self._promises.values()
         ends = [
             pb.EpochDecision.FromString(promise.accepted_value).end_offset for promise in promises if promise.accepted
@@ -459,7 +465,7 @@ class Candidate:
         return bool(ends) and max(promise.end_offset for promise in promises) < max(ends)
 
     def _choose_unsafely(self, now_ms: int) -> None:
-        """Propose with the promises received so far."""
+        """Propose a value with fewer promises than a quorum: those received so far."""
         me = self._state.node_id
         self._is_unsafe = True
         active = self._state.active

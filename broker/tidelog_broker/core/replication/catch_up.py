@@ -20,6 +20,7 @@ from tidelog_broker.core.replication.replica_state import BrokenRunError, Replic
 from tidelog_proto import broker_pb2 as pb
 
 NO_END = Position(2**63, 0)
+"""Upper bound of a fetch that continues to the end of the source's log."""
 
 
 class CatchUp:
@@ -45,17 +46,17 @@ class CatchUp:
         self._reopen = reopen
         self._raise_log_start = raise_log_start
         self.fetch: PeerFetch | None = None
-        """The active fetch."""
+        """The active fetch; None if nothing is being fetched."""
         self._opening: Opening | None = None
         self._full_until_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         return self.fetch.deadline_ms if self.fetch is not None else None
 
     def tick(self, now_ms: int) -> None:
-        """Repeat a request that timed out, to the next source."""
+        """Send a request that timed out to the next source."""
         if self.fetch is not None and self.fetch.overdue(now_ms):
             self._ask(self.fetch, now_ms)
 
@@ -128,7 +129,7 @@ class CatchUp:
         state.append([batch.data for batch in usable], positions, written)
 
     def _finish(self, source_end: int, now_ms: int) -> None:
-        """Stop, because this copy has what the owner had written, or the owner pushes the rest."""
+        """Stop, because this copy has all records that the owner had written, or the owner pushes the later ones."""
         self.stop()
         self._state.fetched(source_end)
         self._acknowledge(now_ms)
@@ -150,7 +151,7 @@ class CatchUp:
             else:
                 self._take(fetch, reply, batches, now_ms)
         except BrokenRunError:
-            fetch.declined(now_ms)  # The log of the source or this copy is wrong.
+            fetch.declined(now_ms)  # The source's log or this copy is wrong; another source may show which.
         return True
 
     def _ask(self, fetch: PeerFetch, now_ms: int) -> None:

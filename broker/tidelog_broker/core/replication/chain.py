@@ -25,7 +25,12 @@ class ChainError(Exception):
 
 
 class DecidedCompaction(NamedTuple):
-    """The terms of the compaction of an epoch, from the decision about the end of epoch `at`."""
+    """A decided compaction of a sealed epoch.
+
+    Attributes:
+        at: the epoch whose decision contains it.
+        terms: its bounds, and the digest of its result.
+    """
 
     at: int
     terms: pb.Compaction
@@ -52,15 +57,16 @@ class EpochChain:
         self.active = genesis
         """Descriptor of the newest epoch, whose end is not decided."""
         self.first_unsafe: int | None = None
-        """First epoch whose end was decided without a quorum; other nodes may know another end. None without one."""
+        """First epoch whose end was decided without a quorum, so that other nodes may know another end; None if all
+        ends were decided by quorums."""
         self.compactions: dict[int, list[DecidedCompaction]] = {}
         """Decided compactions by sealed epoch, newest last."""
         self.deleted_below = 0
         """Delete offset of the newest decision: records below it are not visible to readers."""
         self.lost: tuple[LostRecords, ...] = ()
-        """Ranges of lost records, disjoint, ascending; replaced as a whole."""
+        """Ranges of lost records, disjoint and ascending."""
         self.lost_until = 0
-        """The end of the lost records after the end that the newest decision has, 0 if none are lost there."""
+        """Records from the newest decision's end offset up to this offset are lost; 0 if none are."""
 
     @property
     def previous_hash(self) -> bytes:
@@ -103,8 +109,8 @@ class EpochChain:
             )
         if 0 < value.lost_until <= value.end_offset:
             raise ChainError(
-                f"epoch {value.epoch} ends at {value.end_offset}, and records up to {value.lost_until} are lost; "
-                "expected a higher offset, or 0"
+                f"epoch {value.epoch} ends at {value.end_offset}, so the end of the lost records after it must be "
+                f"higher, or 0, got {value.lost_until}"
             )
         if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
             raise ChainError(
@@ -131,7 +137,10 @@ class EpochChain:
         return value
 
     def _note_lost(self, lost: LostRecords) -> None:
-        """Add a range, and join it with one that it continues: each epoch decides again what is not marked yet."""
+        """Add a range of lost records, or extend the last range.
+
+        A decision repeats the offsets of an earlier range that the owner of its epoch had not filled yet.
+        """
         last = self.lost[-1] if self.lost else None
         if last is not None and last.start <= lost.start <= last.end:
             self.lost = (*self.lost[:-1], LostRecords(last.start, max(last.end, lost.end)))

@@ -2,8 +2,9 @@
 
 A replica leaves an epoch in a fixed order: the decision is journaled; the copy is truncated to the decided end, marked
 as incomplete, or set aside if its content differs; the fence of the next epoch is written and the old one dropped. A
-crash between any two of these steps is completed by `load` at the next start, so both are in this module. Rejected:
-completing it in the driver before the replica exists, which would need to know about epochs.
+crash between any two of these steps is completed by `load` at the next start; the steps and their completion are
+therefore in this module. Rejected: completing them in the driver before the replica exists, which would need to know
+about epochs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ChainLearner:
     def load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
         """Load the chain, completing the steps that a crash has interrupted, and fence the active epoch.
 
-        `stored` is the journaled fence of the active epoch.
+        `stored` is the journaled fence of the active epoch; None if the journal has none.
         """
         state = self._state
         active, newest = state.active, state.log.newest_epoch()
@@ -149,7 +150,7 @@ class ChainLearner:
         entries += [fence.dropped() for fence in (left,) if fence]
 
         def entered(_ok: bool, now_ms: int) -> None:
-            if is_owed:  # the write follows the pending appends, and runs beside later ones
+            if is_owed:  # not a write, so that later appends do not wait for this sync
                 state.emit(SyncAhead(old.epoch))
             backfill.go_on(now_ms)
 

@@ -177,7 +177,10 @@ Write = (
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read whole batches of `epoch` from `from_offset` up to `end_offset`, about `bytes_max`; calls `Replica.read`."""
+    """Read whole batches of `epoch` from `from_offset` up to `end_offset`, about `bytes_max` bytes, for node `to`.
+
+    The driver passes them to `Replica.read`.
+    """
 
     to: str
     epoch: int
@@ -188,8 +191,9 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class SyncAhead:
-    """Start writing the newest epoch's log to disk while appends continue; then `Replica.synced_ahead`.
+    """Start writing the newest epoch's log to disk while appends continue.
 
+    The driver then calls `Replica.synced_ahead`.
     It guarantees no durability, and only shortens the later `SyncLog`. `to` is the node that asked, in its attempt
     `attempt`; empty if no node waits. Up to `slack_bytes` of each segment may remain unsynced.
     """
@@ -202,11 +206,12 @@ class SyncAhead:
 
 @dataclass(frozen=True, slots=True)
 class RebuildProducers:
-    """Rebuild the producer state at `offset`, the end of `epoch`, from the log; then `Replica.producers_rebuilt`.
+    """Rebuild the producer state at `offset`, the end of `epoch`, from the log.
 
-    Executed after the writes before it. With `to`, it is for another node whose log does not contain the state. If
+    The driver executes this after all writes that were emitted before, and then calls `Replica.producers_rebuilt`. `to`
+    is the node that requested the state, because its log does not contain it; empty if this node itself needs it. If
     headers and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`. With `or_later`, a
-    snapshot of a later position may be returned to the other node.
+    snapshot of a later position may be sent to the other node.
     """
 
     epoch: int
@@ -234,7 +239,7 @@ class OwnerReady:
 
 @dataclass(frozen=True, slots=True)
 class EpochFenced:
-    """This node appends nothing more to the active epoch; the decision resolves pending commits."""
+    """This node appends nothing more to the active epoch. Its decision shows which pending records are committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +289,7 @@ class OwnerConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """This replica stops until an operator intervenes or its copy is replaced: it diverged, or the chains fork."""
+    """This replica stops participating, until the next epoch or until an operator intervenes; see `Participation`."""
 
     reason: str
 

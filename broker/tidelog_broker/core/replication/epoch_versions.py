@@ -33,8 +33,9 @@ class EpochVersions:
         return self._has_front(epoch) and self.has_later(epoch)
 
     def _has_front(self, epoch: int) -> bool:
-        """Return whether the log's copy starts no later than the newest version, at the round's floor or epoch's start.
+        """Return whether the log's copy starts no later than the newest version does.
 
+        The newest version starts at the floor of its round, or at the start of the epoch if that is later.
         If retention has deleted the front of the copy meanwhile, the new version is fetched, or made by a later round.
         """
         state, begins = self._state, self._state.log.copy_start(epoch)
@@ -73,7 +74,7 @@ class EpochVersions:
         return state.start_of(epoch) < newest.terms.horizon and self._is_before(epoch, newest.at)
 
     def _is_before(self, epoch: int, at: int) -> bool:
-        """Return whether the log has an epoch as first decided, or in a version from a decision before `at`'s."""
+        """Return whether the log has an epoch as first decided, or in a version that an epoch before `at` decided."""
         state = self._state
         held, decision = state.log.epoch_end(epoch), state.decision(epoch)
         earlier = [each.terms.end_digest for each in state.chain.compactions.get(epoch, ()) if each.at < at]

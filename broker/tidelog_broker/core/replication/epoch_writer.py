@@ -2,8 +2,8 @@
 
 Batches wait in the pipeline until the owner assigns offsets to a group. Each batch is checked against the producer
 table and gets the next offsets and the owner's header fields. The group is then appended locally and sent to the
-replicas. Every replica, including the owner, reports the contiguous end of its durable records. The lowest end within
-the best ack quorum is the high watermark; a publish that ends at or below it is complete.
+replicas. Every replica, including the owner, reports the contiguous end of its durable records. The high watermark is
+the highest offset that an ack quorum of replicas has reached; a publish that ends at or below it is complete.
 
     assign(batches) -> Group       offsets assigned, headers stamped
     acknowledge(node, end)         a replica holds everything below `end`
@@ -81,8 +81,8 @@ class Owner:
     def assign(self, batches: Sequence[Batch], *, now_us: int) -> Group:
         """Assign offsets to `batches` in order and stamp their headers in place; their bytes are writable.
 
-        Retries and refused batches get an outcome without offsets, and do not affect their neighbours. Append
-        timestamps never decrease, even if the clock does.
+        Retries and refused batches get no new offsets, and do not affect the other batches. Append timestamps never
+        decrease, even if the clock does.
         """
         group = Group(self.next_offset, self.next_offset, self.digest)
         timestamp_us = max(now_us, self._last_append_timestamp_us)
@@ -204,7 +204,7 @@ class Follower:
 
 @dataclass(slots=True)
 class PushWindow:
-    """All replicas of the active epoch except the owner."""
+    """The followers of the active epoch, and the newest groups of batches, kept for followers that lack them."""
 
     key: PartitionKey
     descriptor: pb.EpochDescriptor
@@ -267,7 +267,7 @@ class PushWindow:
         return Send(to, self._message(sent, commit=commit, log_start=log_start), batches)
 
     def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
-        """Record a replica's durable end offset, and schedule what it lacks."""
+        """Record a follower's durable end offset; its next heartbeat is due after at most `Timing.heartbeat_ms`."""
         follower = self.followers.get(node_id)
         if follower is None:
             return
@@ -299,7 +299,7 @@ class PushWindow:
         follower.noted_below = max(follower.noted_below, below)
 
     def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
-        """Resume pushing to a replica from its end; return None if that is before the push window."""
+        """Resume pushing to a replica from the end of its log; return None if that is before the push window."""
         follower = self.followers.get(node_id)
         if follower is None or not self._recent or from_offset < self._recent[0].base.offset:
             return None
@@ -315,7 +315,11 @@ class PushWindow:
     def heartbeats(
         self, end: Position, *, commit: int, log_start: int, alive: Iterable[str], now_ms: int
     ) -> list[Send]:
-        """Return the due heartbeats: to followers that are silent or lack offsets that every replica should know."""
+        """Return the due heartbeats.
+
+        A follower needs one if it has not answered, lacks records, or does not know the current commit offset, log
+        start or delete offset.
+        """
         living = set(alive)
         sends: list[Send] = []
         for follower in self.followers.values():
@@ -328,7 +332,7 @@ class PushWindow:
             message.acknowledged_offset = follower.held_offset
             sends.append(Send((follower.node_id,), message))
             self._mark_sent((follower,), commit, log_start, now_ms)
-            # A lost heartbeat would leave its readers waiting until the next publish.
+            # Repeated until answered: if it is lost, the follower's readers wait for committed records.
             follower.answered = False
         return sends
 

@@ -119,7 +119,7 @@ def _columns(ids: Iterable[int], states: Mapping[int, EvictedProducer]) -> _Run:
 def _read(run: pb.SilentProducers) -> _Run:
     count, odd = divmod(len(run.producer_ids), 8)
     if odd or (len(run.producer_epochs), len(run.end_sequences)) != (4 * count, 8 * count):
-        raise DecodeError("the columns of evicted producers have different lengths")
+        raise DecodeError("the columns of ids, epochs and end sequences of evicted producers have different lengths")
     return _Run(
         from_bytes("Q", run.producer_ids), from_bytes("I", run.producer_epochs), from_bytes("Q", run.end_sequences)
     )

@@ -1,13 +1,14 @@
 """Fence of the active epoch: the durable promises and accepts of a replica, i.e. a single-decree Paxos acceptor.
 
-It also notes the delete offset of the epoch (`deletion`), until a ballot is promised.
+It also stores the delete offset of the epoch (`deletion`), until a ballot is promised.
 
-Every change is returned as a journal entry, and may be announced to other nodes only once that is durable. In memory it
-applies immediately, so that nothing is accepted or acknowledged in conflict with a promise that is being written.
+Every change is returned as a journal entry, and may be announced to other nodes only once that entry is durable. In
+memory the change applies immediately, so that nothing is accepted or acknowledged in conflict with a promise that is
+being written.
 
 In an epoch whose engine loses its records in a restart, the fence also has a *ceiling*, which is at least the end of
-all records that this replica has acknowledged (ADR 0189). It is raised by a step ahead of an append, so that most
-appends need no entry.
+all records that this replica has acknowledged (ADR 0189). An append beyond the ceiling raises it by a larger step than
+the append needs, so that most appends need no journal entry.
 
 Ballots of round 0 are reserved for the owner of the epoch, which may propose one value without sealing (a planned
 roll-over). They are accepted only if no other ballot is promised.
@@ -24,7 +25,8 @@ from tidelog_proto import broker_pb2 as pb
 RESERVED_ROUND = 0
 CEILING_STEP_MIN: Final = 64 * 1024
 CEILING_STEP_MAX: Final = 16 * 1024 * 1024
-"""Bounds of the records by which the ceiling exceeds an append that raises it: as many as the epoch has."""
+"""Bounds of the number of records by which the ceiling exceeds an append that raises it. Between them it equals the
+number of records of the epoch, so that the ceiling doubles."""
 _NO_CEILING: Final = 2**64
 
 
@@ -39,7 +41,10 @@ class Fence:
         *,
         is_volatile: bool = False,
     ) -> None:
-        """Set the state as stored; `is_volatile`: a restart loses the records, so that the fence has a ceiling."""
+        """Create a fence from its journaled state `stored`, or without promises if that is None.
+
+        `is_volatile`: whether a restart loses the epoch's records, so that the fence has a ceiling.
+        """
         self.key = key
         self.descriptor = descriptor
         self.entry = pb.FenceEntry(topic_id=key[0], partition=key[1], epoch=descriptor.epoch, descriptor=descriptor)
@@ -65,14 +70,17 @@ class Fence:
         return self.promised is not None and ballot_key(self.promised) == ballot_key(ballot)
 
     def promise(self, ballot: pb.Ballot) -> pb.FenceEntry | None:
-        """Promise a ballot; return None if a higher one is promised."""
+        """Promise a ballot and return the journal entry; None if a higher one is promised."""
         if self.promised is not None and ballot_key(ballot) < ballot_key(self.promised):
             return None
         self.entry.promised.CopyFrom(ballot)
         return self._copy()
 
     def may_accept(self, ballot: pb.Ballot, value: bytes) -> bool:
-        """Return whether this replica may accept a value under this ballot: no higher ballot is promised."""
+        """Return whether this replica may accept a value under this ballot: no higher ballot is promised.
+
+        The owner's reserved ballot is acceptable only if no other ballot is promised. A ballot has only one value.
+        """
         promised = self.promised
         if ballot.round == RESERVED_ROUND:
             owner = (self.descriptor.owner, self.descriptor.owner_incarnation)
@@ -84,7 +92,7 @@ class Fence:
         return not same_ballot or self.entry.accepted_value == value
 
     def accept(self, ballot: pb.Ballot, value: bytes) -> pb.FenceEntry:
-        """Accept a value; this promises its ballot, too."""
+        """Accept a value and return the journal entry; this promises the value's ballot, too."""
         assert self.may_accept(ballot, value)
         self.entry.promised.CopyFrom(ballot)
         self.entry.accepted.CopyFrom(ballot)
@@ -92,7 +100,10 @@ class Fence:
         return self._copy()
 
     def delete_below(self, offset: int) -> pb.FenceEntry | None:
-        """Note a delete offset; return None if it, or a higher one, is noted, or if a ballot is promised."""
+        """Raise the delete offset and return the journal entry; None if that or a higher one is stored.
+
+        Also None if a ballot is promised, because the epoch is ending.
+        """
         if self.promised is not None or offset <= self.entry.deleting_below:
             return None
         self.entry.deleting_below = offset

@@ -2,7 +2,8 @@
 
 The producer id is derived from the key and is at least `KEYED_ID_MIN`, so no producer shares state with it. A request
 writes one batch per partition. The batch's `base_sequence` is a digest of the request rather than a sequence number,
-and its `producer_epoch` is the number of partitions that the request was split into. Both must be equal in a retry.
+and its `producer_epoch` is 2 n + 1, where n is the partition count by which the partitions of the records were chosen.
+Both must be equal in a retry.
 
 Keys have a table of their own, so that they do not evict producers. An entry of a full run takes 56 bytes. The oldest
 run is dropped beyond `RUNS_MAX` runs, or when the node's budget is exhausted (`ProducerBudget.keyed`). A request whose
@@ -41,7 +42,7 @@ class KeyedRequest(NamedTuple):
     """The stored batch of a request.
 
     Attributes:
-        split: number of partitions that the request was divided among; stored as the batch's producer epoch.
+        split: the batch's producer epoch, which encodes the partition count by which the request was split.
         digest: digest of the request; stored as the batch's base sequence.
         records: number of records sent; 0 for a claim, which is a control batch without records.
         base_offset: offset of the first record.
@@ -108,7 +109,7 @@ class KeyedRequests:
         """Return the batch that the first attempt stored; None if the batch should be appended.
 
         Raises:
-            ProtocolError: PRODUCER_FENCED if the first attempt was split for another number of partitions;
+            ProtocolError: PRODUCER_FENCED if the first attempt was split by another partition count;
                 PRODUCER_ID_SHARED if the key was used by another request.
         """
         known = self.find(header.producer_id)
@@ -117,8 +118,8 @@ class KeyedRequests:
         if known.split != header.producer_epoch:
             raise ProtocolError(
                 pb.PRODUCER_FENCED,
-                f"the first attempt of the request with this idempotency key was divided among {known.split} "
-                f"partitions, this one among {header.producer_epoch}; divide the request as in the first attempt",
+                "the first attempt of the request with this idempotency key chose partitions by a partition count of "
+                f"{known.split >> 1}, this one by {header.producer_epoch >> 1}; use the count of the first attempt",
             )
         is_claim = bool(header.flags & _CONTROL) and not header.sequence_span
         if known.digest != header.base_sequence or (known.records != header.sequences and not is_claim):

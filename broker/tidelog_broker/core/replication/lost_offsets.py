@@ -55,5 +55,5 @@ def filling(active: pb.EpochDescriptor, base: Position, until: int, append_times
 
 
 def is_filling(header: BatchHeader) -> bool:
-    """Return whether a batch fills offsets of lost records, and is not what compaction has left."""
+    """Return whether a batch fills offsets of lost records; an empty batch of a compaction has no owner incarnation."""
     return bool(header.flags & Flags.DERIVED) and not header.record_count and header.owner_incarnation > 0

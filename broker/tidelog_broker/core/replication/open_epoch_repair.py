@@ -44,7 +44,7 @@ class OpenEpochRepair:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None without damage."""
+        """Time in ms when `tick` has to be called; None if no damage is known."""
         return self._look_ms if self._found_damage is not None else None
 
     def note(self, epoch: int, reason: str, now_ms: int) -> bool:

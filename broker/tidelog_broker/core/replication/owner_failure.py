@@ -33,7 +33,7 @@ class OwnerMonitor:
         self._entered_ms = now_ms
         self._silent_from_ms = now_ms
         self.heard_ms: int | None = None
-        """When the owner last sent an append in this epoch."""
+        """When the owner last sent an append in this epoch; None if it never did."""
         self._resigned = False
 
     def entered(self, now_ms: int) -> None:
@@ -74,7 +74,10 @@ class OwnerMonitor:
         return self._silence_ms() if self.heard_ms is None else None
 
     def _grace_until_ms(self) -> int:
-        """Return when a resignation takes effect: early in an epoch, a successor may have the owner's fault, too."""
+        """Return when a resignation justifies a takeover.
+
+        A successor may have the same fault and resign, too; the minimum age of an epoch limits such takeovers.
+        """
         return self._entered_ms + self._state.timing.grace_ms
 
     def _silence_ms(self) -> int:

@@ -5,8 +5,7 @@ state at the end of the previous epoch, on which exactly-once delivery depends. 
 its deleted parts, contain that state; otherwise the other replicas are asked, and the local log again once it is
 complete. If no node has the complete state, the most complete one is used and the rest is lost. If the previous
 decision reports lost records, the new owner then fills their offsets with batches without records, so that no other
-record gets them (ADR 0189). After that
-`epoch_writer` assigns offsets and `PushWindow` replicates to the followers.
+record gets them (ADR 0189). After that `epoch_writer` assigns offsets and `PushWindow` replicates to the followers.
 """
 
 from __future__ import annotations
@@ -28,17 +27,19 @@ CONFIRMATION: Final = 1 << 63
 """Flag in the attempt number of a PRE_VOTE by which an owner confirms that its epoch is still open."""
 
 CONFIRMATIONS_MAX: Final = 16
+"""Maximum number of pending confirmations. Beyond it the oldest is dropped, because an answer to a later one also
+confirms it."""
 
 
 class _Recovered(NamedTuple):
-    """Producer state with which this node opens the epoch."""
+    """Producer state with which this node opens the epoch; `is_logged`: whether it comes from the local log."""
 
     table: ProducerTable
     is_logged: bool
 
 
 class Ownership:
-    """The owner role of one replica."""
+    """The owner role of one replica: opens the epoch, assigns offsets, replicates, and resigns if it is halted."""
 
     def __init__(
         self,
@@ -49,9 +50,14 @@ class Ownership:
         noted: Callable[[str, int], None],
         others_are_asked: Callable[[], bool],
     ) -> None:
-        """Set the callbacks: a replica has promised another ballot; the owner resigned; a delete offset was stored.
+        """Create the owner role of a replica, which is inactive until `begin` or `begin_first`.
 
-        `others_are_asked`: whether nodes with compacted epochs may still report producers, see `ProducerStateFetch`.
+        Args:
+            state: the state of the replica.
+            contested: called when a replica reports that it has promised another ballot.
+            resigned: called when another node, the owner of the epoch, reports that it resigns.
+            noted: called with a follower and the delete offset that it has stored.
+            others_are_asked: returns whether another node may still report producer state, see `ProducerStateFetch`.
         """
         self._state = state
         self._contested = contested
@@ -69,7 +75,7 @@ class Ownership:
         self._recovered: _Recovered | None = None
         """Set while the offsets of lost records are being filled."""
         self._filling = Filling([], [])
-        """The batches that fill them."""
+        """The batches that fill the offsets of lost records."""
         self._fill_ms = 0
         self._confirmations = 0
         self._confirming: dict[int, set[str]] = {}
@@ -85,7 +91,7 @@ class Ownership:
         return self._state.owner.held_by_all if self._state.owner is not None else 0
 
     def deadline_ms(self) -> int | None:
-        """Return when `tick` has work; None if it has none."""
+        """Return the time in ms when `tick` has to be called; None if no timer is running."""
         state = self._state
         if self._is_resigning:
             return self._resign_ms if self._uninformed_nodes() else None
@@ -110,13 +116,13 @@ class Ownership:
         self._heartbeats(now_ms)
 
     def liveness_changed(self, now_ms: int) -> None:
-        """Send a heartbeat to all followers, because one of them may have returned and lack the commit offset."""
+        """Make a heartbeat to each follower due, because one of them may have returned and lack the commit offset."""
         for follower in self.followers:
             follower.answered = False
             follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
 
     def greet(self, node_id: str, now_ms: int) -> None:
-        """Send a heartbeat to a replica that asks whether this owner is alive."""
+        """Make a heartbeat due to a replica that asks whether this owner is alive."""
         follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
         if follower is not None:
             follower.answered = False
@@ -126,7 +132,7 @@ class Ownership:
 
     @property
     def _is_resigning(self) -> bool:
-        """Whether this incarnation owns the epoch but is halted."""
+        """Whether this incarnation owns the epoch but is halted, and other replicas exist that can take over."""
         state = self._state
         active = state.chain.active
         if state.halted is None or len(active.placement) == 1:
@@ -172,7 +178,10 @@ class Ownership:
         self._rebuild()
 
     def on_log_complete(self) -> None:
-        """Retry the recovery of producer state: the local log is complete, or other nodes have reported producers."""
+        """Retry the recovery of producer state, because the local log or its stored producer state may be complete now.
+
+        Called when no epoch is missing any more, when one counts as lost, and when a search for producer state ends.
+        """
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
@@ -249,7 +258,7 @@ class Ownership:
         return True
 
     def _keep_best_state(self, table: ProducerTable, last_append_timestamp_us: int) -> None:
-        """Keep the most complete state; batches may have been deleted or compacted before a node had them."""
+        """Keep the more complete state; a node's state is incomplete if it received its copy without some headers."""
         best = self._best_state
         last_us = max(last_append_timestamp_us, table.last_append_timestamp_us)
         last_us = max(last_us, best.last_append_timestamp_us if best is not None else 0)
@@ -290,7 +299,10 @@ class Ownership:
             self._fill(now_ms)
 
     def _fill(self, now_ms: int) -> None:
-        """Fill the offsets of lost records; repeated while there is no space. The epoch begins when this is durable."""
+        """Append batches that fill the offsets of lost records; once they are durable, this node becomes the owner.
+
+        Repeated every `Timing.peer_fetch_ms` while the disk has no space.
+        """
         state, recovered = self._state, self._recovered
         assert recovered is not None
         self._fill_ms = now_ms + state.timing.peer_fetch_ms
@@ -307,7 +319,7 @@ class Ownership:
         state.append(self._filling.batches, self._filling.ends, written)
 
     def _own(self, recovered: _Recovered, now_ms: int) -> None:
-        """Own the epoch: assign offsets after what it has already, which other replicas receive first."""
+        """Become the owner: assign offsets after the filling batches, if any, which the followers receive first."""
         state, base = self._state, Position(self._state.active.start_offset, 0)
         self._recovered, filled = None, self._filling
         state.become("owner")
@@ -461,22 +473,22 @@ class Ownership:
         return self._pushes.recent_bytes if self._pushes is not None else 0
 
     def bound_window(self, window_bytes: int) -> None:
-        """Limit the memory of the active epoch; replicas further behind fetch."""
+        """Limit the memory of the push window; replicas that lack earlier records must fetch them."""
         if self._pushes is not None:
             self._pushes.bound(window_bytes)
 
     def log_start_raised(self) -> None:
-        """Send the new log start to the followers."""
+        """Send the new log start to the followers with the next append or heartbeat."""
         if self._pushes is not None:
             self._pushes.log_start = self._state.log_start
 
     def publish_deletion(self, deleting_below: int, deleted_below: int) -> None:
-        """Send the proposed and the effective delete offset to the followers."""
+        """Send the proposed and the effective delete offset to the followers with the next append or heartbeat."""
         if self._pushes is not None:
             self._pushes.deleting_below, self._pushes.deleted_below = deleting_below, deleted_below
 
     def lacks_deleted_records(self, node_id: str, from_offset: int, now_ms: int) -> bool:
-        """Return whether a replica asks for records that retention has deleted, so that it needs the next epoch.
+        """Return whether a replica asks for records that retention has deleted, so that it must join the next epoch.
 
         A request below an acknowledged offset may be a delayed one; if it is repeated without an acknowledgement, the
         replica has lost its copy.

@@ -39,7 +39,7 @@ class Promise:
     accepted_value: bytes = b""
     deleting_below: int = 0
     ceiling: int = 0
-    """Of a copy that was lost in a restart: it has acknowledged no record at or above it. 0 for a copy that was not."""
+    """If a restart has lost the copy: an offset at or above which it has acknowledged no record. 0 for other copies."""
 
 
 def ballot_key(ballot: pb.Ballot) -> BallotKey:
@@ -83,8 +83,8 @@ def decision_value(
     """Return a serialized decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
 
     `unsafe` marks a decision without a quorum, `short_logs` one whose end comes from too few complete logs. Such an end
-    may be below the delete offset, which is then limited to it. `lost_until`: records below it that the epoch may have
-    had are lost if they are not before `end`.
+    may be below the delete offset, which is then limited to it. `lost_until`: records from `end` up to this offset are
+    lost; it has no effect if it is not after `end`.
     """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(

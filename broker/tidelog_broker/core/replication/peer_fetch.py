@@ -1,4 +1,4 @@
-"""A fetch of one range of the log, or of producer state, from other replicas; used by `catch_up` and `backfill`.
+"""A fetch of missing records, range by range, or of producer state from other replicas.
 
 A peer fetch has at most one outstanding request, so the receiver sets the pace and neither side queues. If a source
 does not answer or does not have the range, the next one is asked. Received batches are verified against the digests of
@@ -25,7 +25,7 @@ DOUBLINGS_MAX: Final = 3
 """Maximum number of doublings of the timeout for a sealed epoch."""
 
 ROUNDS_FOR_THE_DEAD: Final = 10
-"""Rounds after which dead sources without an answer count as not having the range."""
+"""Number of rounds of requests after which a source that is dead and has not answered counts as not having the data."""
 
 Step = Literal["resting", "asked", "storing"]
 """State of a peer fetch; see `STEP_TRANSITIONS`."""
@@ -44,7 +44,10 @@ STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
 
 
 class PeerFetch:
-    """The fetching of one range of `epoch`, up to `end`, or up to the end of the source if that is None."""
+    """Requests the records of `epoch` range by range, up to `end`; None: up to the end of the source's log.
+
+    With `producers`, it requests the producer state at the end of `epoch`. The caller sends the requests.
+    """
 
     def __init__(
         self,
@@ -77,11 +80,11 @@ class PeerFetch:
         self._in_vain = 0
         """Number of sources asked in succession without success."""
         self._silences = 0
-        """Number of timeouts since the last data."""
+        """Number of timeouts since data last arrived."""
         self.rounds_without = 0
-        """Number of rounds since the last data in which each source has answered that it has no such records."""
+        """Number of rounds, since data last arrived, in which each source has answered that it has no such records."""
         self._without: set[str] = set()
-        """Sources that have answered so in the current round."""
+        """Sources that have answered in the current round that they have no such records."""
         self._declined: set[str] = set()
         """Sources that have answered, since data last arrived, that they lack the range."""
         self._step: Step = "resting"
@@ -98,11 +101,11 @@ class PeerFetch:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all sources were asked since the last data without success."""
+        """Whether all sources were asked without success since data last arrived."""
         return self._in_vain >= len(self._sources)
 
     def refused(self, alive: Callable[[str], bool]) -> bool:
-        """Return whether all sources have answered since the last data that they do not have it.
+        """Return whether all sources have answered, since data last arrived, that they do not have the requested data.
 
         Dead sources are ignored after `ROUNDS_FOR_THE_DEAD` rounds, because they may never return.
         """
@@ -172,7 +175,8 @@ class PeerFetch:
     def declined(self, now_ms: int, *, is_without: bool = False) -> None:
         """Record that the source does not provide the data, and schedule a request to the next source.
 
-        With `is_without` it has no such records, and not just another version, or too much to do.
+        With `is_without` the source has none of the records; otherwise it may have another version of them, or may be
+        able to provide them later.
         """
         if is_without:
             self._without.add(self.source)
@@ -184,7 +188,7 @@ class PeerFetch:
         self._next(now_ms, round_ms=self._timing.resend_ms)
 
     def redirected(self, now_ms: int) -> None:
-        """Ask the source again at once: it has no batch boundary at the position, and has named another one."""
+        """Make another request to the source due: it has no batch boundary at the position, and has named another."""
         self._become("resting")
         self._retry_ms = now_ms
 
@@ -200,7 +204,7 @@ class PeerFetch:
         self._retry_ms = now_ms + (round_ms if round_done else 0)
 
     def overdue(self, now_ms: int) -> bool:
-        """Return whether to send a request; after a timeout the next source is asked."""
+        """Return whether to send a request now; if the last one has timed out, the next source becomes `source`."""
         if self._retry_ms is None or now_ms < self._retry_ms:
             return False
         if self._step == "asked":

@@ -40,7 +40,7 @@ ROUNDS_MAX: Final = 4
 
 
 class PlannedEnd:
-    """Planned ends of one replica's epoch, on its owner and on its followers."""
+    """Proposes planned ends of one replica's epoch, as the owner, and syncs ahead on request, as a follower."""
 
     def __init__(self, state: ReplicaState, *, propose: Callable[[Plan, int], None]) -> None:
         """Set `propose`, called once per plan; the callback checks whether the epoch can still be ended."""
@@ -63,7 +63,7 @@ class PlannedEnd:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None without a plan."""
+        """Time in ms when `tick` has to be called; None if no end is planned."""
         return self._wake_ms if self._plan is not None else None
 
     # --- the owner ---------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Timing:
     heartbeat_ms: int = 50
     """Delay after which a commit offset is sent in an empty append if no other append carries it."""
     resend_ms: int = 100
-    """Retry interval of unanswered messages; doubles for a candidate."""
+    """Retry interval of unanswered messages; a candidate doubles it with each repetition."""
     pre_vote_ms: int = 2000
     seal_ms: int = 2000
     open_ms: int = 2000
@@ -60,9 +60,9 @@ class Timing:
     a sync in each phase, and a candidate that gives up before the answers arrive has to restart. A refusal ends a phase
     at once."""
     fetch_ms: int = 10_000
-    """How long OPEN_EPOCH waits at most for a replica that fetches missing records."""
+    """Maximum time for which a candidate waits for a replica that fetches missing records before it accepts."""
     sync_ahead_ms: int = 10_000
-    """How long a planned end waits at most for logs to be synced ahead."""
+    """Maximum time for which a planned end waits for logs to be synced ahead."""
     all_ms: int = 100
     """How long a planned end waits until all live replicas have accepted, if a publish with acks=all needs them."""
     unsafe_ms: int = 9000
@@ -98,7 +98,10 @@ class Timing:
 
 
 class LogView(Protocol):
-    """The local log of the partition, as far as it is written. All methods are cheap and synchronous."""
+    """The interface that the replication core requires of the local log of a partition, as far as it is written.
+
+    No method blocks.
+    """
 
     def limbo(self) -> str | None:
         """Return the damage of the log; None if it is not damaged."""
@@ -150,7 +153,10 @@ class LogView(Protocol):
 
 
 class ClusterHints(Protocol):
-    """Information from gossip and `__meta`. These are hints: no promise and no decision depends on them."""
+    """The information that the replication core gets from gossip and `__meta`.
+
+    It may be outdated or wrong: the safety of promises and decisions does not depend on it.
+    """
 
     def alive(self, node_id: str) -> bool:
         """Return whether a node seems to be alive."""

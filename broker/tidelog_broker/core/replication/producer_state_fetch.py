@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ProducerStateFetch:
-    """Fetches producer state for copies of one replica."""
+    """Fetches the producer state that copies of one replica lack, for one position at a time."""
 
     def __init__(self, state: ReplicaState, *, ended: Callable[[], None]) -> None:
         """Set `ended`, called when the requested state is stored, or when no node has it."""
@@ -41,7 +41,7 @@ class ProducerStateFetch:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has work; None if it has none."""
+        """Time in ms when `tick` has to be called; None if no timer is running."""
         return self._fetch.deadline_ms if self._fetch is not None else None
 
     def want(self, epoch: int, now_ms: int) -> None:
@@ -56,7 +56,7 @@ class ProducerStateFetch:
         self._ask(self._fetch, now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Repeat a request that timed out, to the next source."""
+        """Send a request that timed out to the next source."""
         fetch = self._fetch
         if fetch is None or not fetch.overdue(now_ms):
             return

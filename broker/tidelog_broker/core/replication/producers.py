@@ -39,11 +39,13 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KEYED_ID_MIN, SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
+"""Maximum number of producers whose newest batches a partition remembers."""
 PRODUCERS_MIN: Final = 16
-"""Producers whose newest batches each partition remembers regardless of the node's limit and of their idle time,
-because the clock of an owner may jump by days."""
+"""Number of producers whose newest batches each partition remembers regardless of the node's limit and of their idle
+time, because the clock of an owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
-"""Log time without an append after which a producer is evicted; much longer than any client retries a batch."""
+"""Time without an append, by the partition's append timestamps, after which a producer is evicted; much longer than any
+client retries a batch."""
 _IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
 _KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
 """Slice of a full window that is kept when a batch is added."""
@@ -88,7 +90,7 @@ class ProducerState:
 
 
 class ProducerTable:
-    """State by producer id, least recently appended first."""
+    """The idempotent producers of one partition, the least recently appending first."""
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX, known_from: int = 0) -> None:
         assert producers_max > 0
@@ -100,7 +102,7 @@ class ProducerTable:
         self._keyed_requests = KeyedRequests()
         self._budget: ProducerBudget | None = None
         self._oldest_us = 0
-        """Lower bound of the last append of every producer in `_states`."""
+        """Lower bound, in µs, of the last append times of the producers in `_states`."""
         self.last_append_timestamp_us = 0
         """Append timestamp of the last batch in µs, with or without a producer; later ones are not lower."""
 
@@ -115,7 +117,7 @@ class ProducerTable:
         self._keyed_requests.share(budget.keyed)
 
     def epoch_of(self, producer_id: int) -> int | None:
-        """Return the newest epoch of a producer; None if it is unknown."""
+        """Return the newest epoch of a producer, or the split of a keyed request; None if the id is unknown."""
         if is_keyed(producer_id):
             request = self._keyed_requests.find(producer_id)
             return None if request is None else request.split
@@ -287,7 +289,7 @@ class ProducerTable:
                 )
             table._states[entry.producer_id] = state
             newest_us = state.window[-1].append_timestamp_us if state.window else 0
-            # Snapshots written before this field existed contain the time of their producers.
+            # Older snapshots lack this field, but the producers' batches have the times.
             table.last_append_timestamp_us = max(table.last_append_timestamp_us, newest_us)
         return table
 

@@ -1,10 +1,10 @@
 """A replica of a partition on one node, in all its roles: follower, acceptor, candidate, owner.
 
 A partition's log is a chain of epochs. The open epoch has one owner. Its other replicas are followers, which accept
-only the next contiguous append of that owner, so every copy is a prefix of one log. If the owner fails, `Candidate` has
-the epoch's own replicas decide its end and its successor. A node that learns the decision journals it, truncates its
-log to the end, and enters the next epoch. Messages about another epoch than the active one are not processed; they only
-synchronize the chains of both nodes (`ReplicaState.is_current`).
+only the next contiguous append of that owner, so every copy is a prefix of one log. If the owner fails, a `Candidate`
+asks the epoch's own replicas to decide its end and its successor. A node that learns the decision journals it,
+truncates its log to the end, and enters the next epoch. Messages about another epoch than the active one are not
+processed; they only synchronize the chains of both nodes (`ReplicaState.is_current`).
 
 The roles in the open epoch and their transitions are in the table `replica_state.ROLE_TRANSITIONS`.
 
@@ -58,7 +58,11 @@ STALLED_MS = 300
 
 
 class Replica:
-    """See the module. `fence` is the journaled fence of the active epoch; for `doubt` see `replica_state.Doubt`."""
+    """A replica of one partition in all its roles; see the module.
+
+    `fence` is the journaled fence of the active epoch, None if the journal has none; for `doubt` see
+    `replica_state.Doubt`.
+    """
 
     def __init__(
         self,
@@ -113,11 +117,11 @@ class Replica:
         self._watch = OwnerMonitor(state, now_ms)
         self._now_ms = now_ms
         self._promised_ms = now_ms
-        """Time of the newest promise; for one found in the journal, the start of the node."""
+        """When this node last promised a ballot; for a promise from the journal, when this replica was created."""
         self._others_ms: int | None = None
-        """The earliest deadline apart from that of `ownership`, while `deadlines_known`."""
+        """The earliest deadline of all parts except `ownership`, or None; valid while `deadlines_known`."""
         self.deadlines_known = False
-        """Whether no step since `deadline_ms` was read may have changed another deadline than that of `ownership`."""
+        """Whether `_others_ms` is current: since it was computed, no step may have changed one of those deadlines."""
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._on_pre_vote,
@@ -165,7 +169,7 @@ class Replica:
 
     @property
     def writer(self) -> Owner | None:
-        """The owner of the active epoch while `assign` may be called."""
+        """The owner's state of the active epoch while `assign` may be called on this node; None otherwise."""
         state = self.state
         fence = state.fence
         if state.role != "owner" or (fence is not None and fence.entry.HasField("promised")):
@@ -221,12 +225,12 @@ class Replica:
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether a timeout is the only evidence against the owner."""
+        """Whether a timeout is the only evidence that the owner has failed."""
         given_up = self.state.promised or self.retiring or self.state.active.owner == self.state.node_id
         return not given_up and not self._watch.has_failure_evidence()
 
     def _reconsider_ms(self) -> int | None:
-        """Return when the owner may be considered failed without further input: a stalled takeover, or silence."""
+        """Return when a stalled takeover or the owner's silence will justify a takeover attempt; None if never."""
         state = self.state
         fence = state.fence
         if fence is None or state.halted is not None or self.candidate.phase != "idle":
@@ -258,13 +262,21 @@ class Replica:
         return may_be_due
 
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
-        """Complete the oldest write; if not `ok`, there was no disk space and nothing was written."""
+        """Complete the oldest pending write; if not `ok`, there was no disk space and nothing was written."""
         self._now_ms = now_ms
         self.state.waiting_writes.popleft()(ok, now_ms)
         self._finish_step(now_ms)
 
     def read(self, effect: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, now_ms: int) -> None:
-        """Answer a `ReadLog` with whole batches between two positions; none if they are no longer in the log."""
+        """Send the batches that a `ReadLog` has read to the node that asked for them.
+
+        Args:
+            effect: the `ReadLog`.
+            batches: whole batches from `base` to `end`; none if they are no longer in the log.
+            base: the position before the first batch.
+            end: the position after the last batch.
+            now_ms: the current time.
+        """
         status = pb.HELD if batches else pb.NOT_HELD
         self._source.reply(effect, batches, base, end, status)
         self._finish_step(now_ms)
@@ -317,7 +329,8 @@ class Replica:
     def roll_over(self, plan: Plan, now_ms: int) -> None:
         """End the epoch by plan, proposing its end and successor in one round. No-op if this node cannot append.
 
-        If appends are not synced, the replicas sync ahead first, while this owner continues to append.
+        If the flush mode does not sync appends, the replicas first sync their logs; this owner continues to append
+        meanwhile.
         """
         if self.can_append:
             self._planned_end.begin(plan, now_ms)
@@ -348,7 +361,7 @@ class Replica:
         self.state.emit(EpochFenced())
 
     def _contested(self, now_ms: int) -> None:
-        """Stop owning: a replica has promised another ballot, so the epoch ends, even if that candidate has failed."""
+        """Stop owning: a replica has promised another ballot, so the epoch ends, even if its candidate has failed."""
         if self.state.role == "owner" and not self.state.promised:
             self._retire()
             self.candidate.consider(now_ms)
@@ -486,14 +499,20 @@ class Replica:
         self.state.effects.append(Send((active.owner,), ack))
 
     def _stop_appending(self, now_ms: int) -> None:
-        """Stop appending: a ballot was promised. Queued appends stay, later ones only if an OPEN_EPOCH needs them."""
+        """Stop appending, because this node has promised a ballot.
+
+        Queued appends are still written. Later records are fetched only if an OPEN_EPOCH needs them.
+        """
         self._promised_ms = now_ms
         self.catch_up.stop()
         if self.state.role == "owner":
             self._retire()
 
     def _no_space(self, tail: LogTail, now_ms: int) -> None:
-        """Drop a follower's append for lack of disk space; a heartbeat about a second later has the records fetched."""
+        """Drop a follower's append for lack of disk space.
+
+        A heartbeat that arrives after `Timing.peer_fetch_ms` causes this node to fetch the records.
+        """
         state = self.state
         assert state.owner is None or tail is not state.tail, "an owner reserves disk space before it assigns offsets"
         self.catch_up.no_space(now_ms)
@@ -548,7 +567,15 @@ class Replica:
         *,
         later: LaterSnapshot | None = None,
     ) -> None:
-        """Hand over rebuilt producer state: `table`, or None if the local log has no or only `later` state."""
+        """Pass on the result of a `RebuildProducers`.
+
+        Args:
+            effect: the `RebuildProducers`.
+            table: the producer state; None if the local log has no state, or only the `later` one.
+            last_append_timestamp_us: append timestamp of the last batch before the requested position; 0 if unknown.
+            now_ms: the current time.
+            later: a snapshot of a later position.
+        """
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms, later=later)
         self._finish_step(now_ms)
 

@@ -36,8 +36,8 @@ from tidelog_proto.batch.header import digest_after
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack records that it has acknowledged: its machine crashed with a flush mode
 other than ALWAYS, or its engine lost it in a restart (short), or it was truncated because of damage or rolled back
-(damaged). The doubt ends when the copy reaches the end of the owner's log (`fetched`), as told by the owner's
-incarnation that assigns its offsets, or when the next epoch begins (`enter`)."""
+(damaged). The doubt ends when the copy reaches the end of the owner's log (`fetched`), as reported by the incarnation
+of the owner that assigns the offsets, or when the next epoch begins (`enter`)."""
 
 Participation = Literal["participating", "halted", "halted permanently"]
 """Whether this replica participates; see `PARTICIPATION_TRANSITIONS`."""
@@ -78,7 +78,7 @@ Then = Callable[[bool, int], None]
 """Called when a write is durable or has failed for lack of disk space, with the time in ms."""
 
 DECISIONS_MAX = 64
-"""Maximum decisions in one METADATA_UPDATE; a node that lacks more asks again."""
+"""Maximum number of decisions in one METADATA_UPDATE; a node that lacks more decisions sends another request."""
 
 _COMMIT_MOVED = CommitMoved()
 
@@ -88,8 +88,8 @@ MessageT = TypeVar("MessageT", bound=PeerMessage)
 class ReplicaState:
     """State of one partition on one node. Times are milliseconds of a monotonic clock.
 
-    `no_space` is called with the tail of an append that failed for lack of disk space, after it was rewound, and the
-    time.
+    `no_space` is called when an append has failed for lack of disk space: with the tail, from which the failed append
+    was removed, and the time.
     """
 
     only_replicated = False
@@ -123,7 +123,8 @@ class ReplicaState:
         """Reason of the halt; None if the replica participates."""
         self.doubt: Doubt
         self.doubt_ends: int | None
-        """End of the owner's log at the first request after the doubt began."""
+        """End of the owner's log, as in its answer to the last fetch; the doubt ends once the durable log reaches it.
+        None until a fetch is complete."""
         self.log = log
         self.cluster_hints = cluster_hints
         self.timing = timing
@@ -282,7 +283,7 @@ class ReplicaState:
             self.effects.append(Send((to,), message, batches))
 
     def about(self, message: MessageT, epoch: int) -> MessageT:
-        """Set the partition and epoch of a message."""
+        """Set the partition and epoch of a message, and return the message."""
         message.topic_id, message.partition = self.key
         if not isinstance(message, pb.MetadataUpdate):
             message.epoch = epoch
@@ -299,7 +300,7 @@ class ReplicaState:
             self.send(to, self.about(update, epoch))
 
     def request_chain(self, whom: str, now_ms: int) -> None:
-        """Request the chain of a node that seems to know more, rate-limited."""
+        """Request the chain of a node that seems to know more, at most once per `Timing.ask_ms`."""
         last_ms = self._asked_ms.get(whom)
         if whom == self.node_id or (last_ms is not None and now_ms - last_ms < self.timing.ask_ms):
             return
@@ -307,7 +308,7 @@ class ReplicaState:
         self.send(whom, self.chain_status())
 
     def chain_status(self) -> pb.EpochStatus:
-        """Return the length of this chain as a request for further decisions."""
+        """Return the active epoch and the last hash of this chain, as a request for further decisions."""
         status = pb.EpochStatus(previous_hash=self.chain.previous_hash)
         return self.about(status, self.active.epoch)
 
@@ -350,8 +351,8 @@ class ReplicaState:
     def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
         """Decide which replica halts, because another node has a different decision about a decided epoch.
 
-        If the chains fork at this epoch, and this node knows an end that was decided without a quorum, this node
-        continues; the other one receives the decision, halts, and has to be replaced. Otherwise this one halts.
+        If the chains fork at this epoch, and only this node's decision was made without a quorum, this node continues;
+        the other one receives the decision, halts, and has to be replaced. Otherwise this one halts.
         """
         here = self.decision(epoch)
         if here.previous_hash != other.previous_hash:
@@ -365,15 +366,16 @@ class ReplicaState:
         how = ""
         if other.unsafe:
             how = (
-                f"; DATA_LOSS: an operator had it ended at offset {other.end_offset} without a quorum; replace this "
+                f"; DATA_LOSS: an operator ended the epoch at offset {other.end_offset} without a quorum; replace this "
                 "replica"
             )
-        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", permanently=True)
+        reason = f"two decisions about epoch {epoch}, of this node and of node {sender!r}: the chains fork{how}"
+        self.halt(reason, permanently=True)
 
     # --- commit ----------------------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
-        """Raise the commit offset of the active epoch; records that are not durable here are committed later."""
+        """Raise the commit offset of the active epoch; the high watermark follows it up to the local durable end."""
         known = self.commit_known
         if offset > known:
             known = self.commit_known = offset
@@ -434,7 +436,7 @@ def _nothing(ok: bool, now_ms: int) -> None:
 
 
 RECENT_BATCHES: Final = 4096
-"""Batch boundaries whose digests are kept in memory; digests of older ones are read from the log."""
+"""Number of batch boundaries whose digests are kept in memory; digests of older ones are read from the log."""
 
 
 class BrokenRunError(Exception):
@@ -442,7 +444,7 @@ class BrokenRunError(Exception):
 
 
 class LogTail:
-    """Queued and durable end of one epoch."""
+    """Queued and durable end of the local log of one epoch."""
 
     def __init__(self, epoch: int, start_offset: int, end: Position) -> None:
         assert end.offset >= start_offset
@@ -500,14 +502,15 @@ def check_run(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, b
     for header, data in batches:
         if header.epoch != epoch or header.owner_incarnation != owner_incarnation:
             raise BrokenRunError(
-                f"expected a batch of epoch {epoch} of owner {owner_incarnation:#x}, got one of epoch {header.epoch} "
-                f"of owner {header.owner_incarnation:#x}"
+                f"expected a batch of epoch {epoch} from owner incarnation {owner_incarnation:#x}, got one of epoch "
+                f"{header.epoch} from owner incarnation {header.owner_incarnation:#x}"
             )
         if header.base_offset != end.offset:
             raise BrokenRunError(f"expected a batch at offset {end.offset}, got one at {header.base_offset}")
         if digest_after(data, 0, end.digest) != header.digest:
             raise BrokenRunError(
-                f"digest mismatch in the batch from {end.offset} to {header.end_offset}: the logs differ before it"
+                f"digest mismatch in the batch from offset {end.offset} to {header.end_offset}: the logs differ at or "
+                "before that batch"
             )
         end = Position(end.offset + header.last_offset_delta + 1, header.digest)
         positions.append(end)

@@ -24,7 +24,7 @@ class Source:
         incomplete: Callable[[], Collection[int]],
         resume: Callable[[str, int, int], bool],
     ) -> None:
-        """Set the callbacks.
+        """Create the source of a replica.
 
         Args:
             state: the state of the replica.
@@ -86,7 +86,7 @@ class Source:
     def reply(
         self, to: ReadLog, batches: Sequence[memoryview], base: Position, end: Position, status: pb.ReplicaStatus
     ) -> None:
-        """Send data read from the log."""
+        """Send the answer to a request: batches read from the log, or only a status."""
         state = self._state
         is_open = to.epoch == state.tail.epoch
         sealed = not is_open and status in {pb.HELD, pb.DIVERGED}

@@ -184,8 +184,9 @@ def _never_matches(rule: pb.AccessRule) -> str | None:
             f"* is a wildcard only at the end of a name; write {begin + '*'!r} for all names that begin with {begin!r}"
         )
     if rule.resource == pb.RES_GROUP:
-        is_too_long = len(rule.name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX
-        return f"a group's name has at most {GROUP_NAME_BYTES_MAX} bytes" if is_too_long else None
+        size_bytes = len(rule.name.encode("utf-8", "surrogatepass"))
+        is_too_long = size_bytes > GROUP_NAME_BYTES_MAX
+        return f"a group's name has at most {GROUP_NAME_BYTES_MAX} bytes, got {size_bytes}" if is_too_long else None
     if rule.name.startswith(INTERNAL_PREFIX):
         return (
             f"topics that begin with {INTERNAL_PREFIX} are internal and require the permission `cluster`: "
@@ -194,7 +195,7 @@ def _never_matches(rule: pb.AccessRule) -> str | None:
     if rule.prefix:
         if may_begin_topic_name(rule.name):
             return None
-        return f"a topic name is 1 to {TOPIC_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -, and cannot begin like this"
+        return f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -, so none begins with this prefix"
     try:
         check_topic_name(rule.name)
     except ProtocolError as error:

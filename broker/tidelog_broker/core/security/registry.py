@@ -27,14 +27,15 @@ RULE: Final = "rule/"
 USER: Final = "user/"
 QUOTA: Final = "quota/"
 SCRAM_RECORD_ID: Final = "secret/scram"
-"""Id of the secret from which the salts of unknown users are derived."""
+"""Id of the record with the secret from which the salts of unknown users are derived."""
 
 
 ADMIN_BY_RECORD: Final = (
     "an API key or user in the cluster's records cannot act as the administrator of the settings: use a key of the "
     "node's admin_key_file (tidelog key new creates one), or set `admin` to another name"
 )
-"""Message of the refused authentication by such a record, which any caller with the permission `cluster` can create."""
+"""Message for credentials whose record names the administrator. They are refused, because any caller with the
+permission `cluster` can create such a record."""
 
 
 class SecurityRegistry:

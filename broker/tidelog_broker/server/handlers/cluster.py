@@ -190,7 +190,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
     founder's id, even if this node is new itself; the binding is durable before the answer.
 
     Raises:
-        ProtocolError: FORBIDDEN if the id belongs to another node, or to a caller that is not an authenticated node.
+        ProtocolError: FORBIDDEN if the id belongs to another node, or if the sender is not an authenticated node.
     """
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:
@@ -225,7 +225,10 @@ async def node_announce(broker: Broker, request: Request) -> None:
 
 
 async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
-    """Return the directory id that this node has durably recorded for a founder; empty for another node's directory."""
+    """Return the directory id that this node has durably recorded for a founder.
+
+    Empty if this node's registration record of the founder contradicts the announcement.
+    """
     founder = announce.node
     if len(founder.directory_id) != DIRECTORY_ID_BYTES:
         raise ProtocolError(

@@ -44,7 +44,7 @@ _RESULT_BYTES: Final = 128
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
 """Errors that reveal a topic's name."""
 LARGE_COMMIT: Final = 256
-"""Commits with more positions are processed in turns, before and after the write."""
+"""A commit with more positions lets other requests run before the write, and fills in its answer in slices."""
 ANSWERED_AT_ONCE: Final = 500
 """Positions of a large commit's answer that are filled in without interruption, 3 us each."""
 PAGE_POSITIONS: Final = 2_000
@@ -239,7 +239,7 @@ class _AnswerSize:
         """Count the answer to a position.
 
         Raises:
-            ProtocolError: INVALID_REQUEST.
+            ProtocolError: INVALID_REQUEST: the answer might exceed an envelope.
         """
         stored = self._positions.get(commit.key)
         stored_bytes = 0 if stored is None else len(stored.note.encode())

@@ -125,7 +125,7 @@ def _turn(request: Request, meter: Account | None, until: float) -> contextlib.A
 
 
 def _end_wait_on_change(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
-    """End the wait of a fetch if one of its partitions has changed its epoch since it arrived."""
+    """End the wait of a fetch if one of its partitions has changed its epoch since the fetch arrived."""
     if gathered.failed or not epochs:
         return
     for (partition, epoch), result in zip(epochs, gathered.reply.results, strict=True):
@@ -230,7 +230,9 @@ async def _read(
 
 
 async def list_offsets(broker: Broker, request: Request) -> None:
-    """Handle LIST_OFFSETS: the earliest or latest offset, by time, or of the newest record with a key.
+    """Handle LIST_OFFSETS: look up the earliest or latest offset, or that of a record by timestamp or by key.
+
+    By timestamp, the first record with at least this timestamp is found; by key, the newest record with this key.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.

@@ -39,7 +39,7 @@ _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
 
 async def heartbeat(broker: Broker, request: Request) -> None:
-    """Handle GROUP_HEARTBEAT; the answer may be delayed.
+    """Handle GROUP_HEARTBEAT; the coordinator may hold the answer until the member's assignment changes.
 
     Raises:
         ProtocolError: MEMBER_FENCED; INVALID_REQUEST for invalid fields; QUOTA_EXCEEDED if the member creates its
@@ -185,7 +185,8 @@ def _check(message: pb.GroupHeartbeat) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST,
             f"a member may report loads of 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second for at most {HELD_MAX} "
-            f"partitions, got {len(message.loads)}",
+            f"partitions, got {len(message.loads)} loads, of which the largest is "
+            f"{max(load.bytes_per_s for load in message.loads):.3g} bytes a second",
         )
     if not message.HasField("join"):
         return

@@ -21,7 +21,7 @@ from tidelog_proto.version import NODE_SOFTWARE
 
 
 def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
-    """Handle HELLO.
+    """Handle HELLO: answer now, or, if the client has to be authenticated, return the coroutine that does so.
 
     Raises:
         ProtocolError: UNSUPPORTED_VERSION or INVALID_REQUEST.

@@ -45,7 +45,10 @@ async def identify(broker: Broker, request: Request) -> None:
         else:
             session, proof = await _proven(broker, authenticator, message, gateway)
     except _BeginAgainError:
-        again = ProtocolError(pb.EPOCH_CHANGING, "this login is no longer valid; start a new one")
+        again = ProtocolError(
+            pb.EPOCH_CHANGING,
+            "this login has expired, was begun by another gateway, or its user has changed; start a new one",
+        )
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(error=again.to_message())))
         return
     except ProtocolError as error:

@@ -27,7 +27,7 @@ IN_USE_TIMEOUT_S: Final = 1.0
 
 
 def hello(broker: Broker, request: Request) -> None:
-    """Handle PEER_HELLO. Without names, the request of a joining node asks for this node's id and cluster.
+    """Handle PEER_HELLO. A joining node names no node and no cluster, and so asks for those of this node.
 
     Raises:
         ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST on a connection that has begun a
@@ -131,7 +131,8 @@ async def _later_incarnation(
 async def incarnations(broker: Broker, request: Request) -> None:
     """Handle INCARNATIONS: record the incarnations of nodes that another node knows, and answer with later ones.
 
-    Withdrawals are durable before the answer, since the process that withdraws its incarnation ends after it.
+    Withdrawals are durable before the answer, since a process that withdraws its incarnation ends when it gets the
+    answer.
 
     Raises:
         ProtocolError: FORBIDDEN to a caller that is not a node, INVALID_REQUEST for too many entries.

@@ -45,7 +45,8 @@ SLICE_PARTITIONS: Final = BATCHES_PER_PIECE // (1 + PARTITION_BATCHES)
 """Number of batches in a slice if each has its own partition."""
 
 DROPPED_BYTES_MAX: Final = 256 * KIB
-"""Maximum bytes of an answer that list dropped records, since an envelope is bounded. A batch needs 8 KiB at most."""
+"""Maximum size of all lists of dropped records in an answer, since an envelope is bounded; one batch needs up to 8 KiB.
+"""
 
 _length_of: Final = attrgetter("length")
 
@@ -340,4 +341,4 @@ def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
 def _unexpected(error: BaseException) -> ProtocolError:
     if isinstance(error, asyncio.CancelledError):
         return ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
-    return ProtocolError(pb.INTERNAL, f"verification failed: {error!r}")
+    return ProtocolError(pb.INTERNAL, f"verifying the batch failed: {error!r}")

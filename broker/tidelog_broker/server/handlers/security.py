@@ -86,7 +86,8 @@ async def list_some(broker: Broker, request: Request) -> None:
         prefix = _PREFIXES.get(message.what)
         if prefix is None:
             raise ProtocolError(
-                pb.INVALID_REQUEST, "only keys, users, rules and quotas can be listed; set one of these kinds"
+                pb.INVALID_REQUEST,
+                f"keys, users, rules, quotas and quota usage can be listed, got kind {message.what}; set one of these",
             )
         async with broker.bounds.turns.turn(request.connection, request.payer):
             records, more = broker.security.registry.page(prefix, message.after)
@@ -106,8 +107,8 @@ def test(broker: Broker, request: Request) -> None:
     """Handle ACCESS_TEST with the rules that this node knows.
 
     Raises:
-        ProtocolError: FORBIDDEN for a question about another principal or, with `enforce`, if the caller lacks the
-            permission; INVALID_REQUEST.
+        ProtocolError: FORBIDDEN if the caller asks about another principal without `cluster` on the cluster or, with
+            `enforce`, lacks the permission itself; INVALID_REQUEST.
     """
     question, session = request.envelope.access_test, request.session
     if question.enforce:

@@ -1,10 +1,10 @@
 """SUBSCRIBE, CREDIT, UNSUBSCRIBE: batches pushed to clients within their credit.
 
 Every append wakes the pumps of the subscriptions that follow the partition, which look at this partition only. A pump
-sends as much as the credit and the
-client's reading allow: from the ring if it contains the position, otherwise by one log read at a time per connection
-until the position has reached the ring. Ring and log are both addressed by offset and end at the high watermark, so the
-transition can neither skip nor repeat a batch. Filtered batches are made on a reader thread, from the ring or the log.
+sends as much as the credit and the client's reading allow: from the ring if it contains the position, otherwise by one
+log read at a time per connection until the position has reached the ring. Ring and log are both addressed by offset and
+end at the high watermark, so the transition can neither skip nor repeat a batch. Filtered batches are made on a reader
+thread, from the ring or the log.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Pump:
         if self._account is not None:
             self._account.users += 1
         self._caller = caller
-        """The gateway's caller; None if it is the connection's, which ends with its identity."""
+        """The caller of a gateway; None if the subscription is the connection's own, which is closed when its identity
+        ends."""
         self._refusal: ProtocolError | None = None
         self._expiry = None if caller is None else self._timer(caller)
         self.subscription = subscription
@@ -85,17 +86,21 @@ class Pump:
         self._to_read: OrderedDict[PartitionKey, None] = OrderedDict()
         """Partitions whose next records are not in memory, in the order in which they are read."""
         self._record_epochs: dict[PartitionKey, int] = {}
-        """Epochs of the records before the positions, until something is sent: then this node has those records."""
+        """For each partition the epoch of the record before its position, as the client gave it; removed when something
+        is sent, because this node then has that record."""
         self._unconfirmed: set[PartitionKey] = set()
         """Partitions with a position that seems to be past the end, while a quorum confirms the end."""
         self._started = False
         self.stopped = False
 
     def check(self, session: Session) -> None:
-        """Check that the caller of the subscription, or of its connection (`session`), still has the permission.
+        """Check that the subscription is still allowed; end the topics that the caller of a gateway may no longer read.
+
+        Args:
+            session: the session of the connection.
 
         Raises:
-            ProtocolError: it is the connection's own and no longer allowed.
+            ProtocolError: the connection's own principal may no longer read a topic, so the connection has to end.
         """
         topic_ids = {topic_id for topic_id, _ in self._partitions}
         if self._caller is None:
@@ -120,10 +125,14 @@ class Pump:
         if not caller.expires_us:
             return None
         left_s = min((caller.expires_us - time.time_ns() // 1000) / 1e6, SESSION_S_MAX)
-        return self._broker.loop.call_later(left_s, self._refuse, ticket_refused("the credentials have expired"))
+        why = (
+            "the session has ended, because the credentials have expired or the session has lasted for "
+            f"{SESSION_S_MAX / 86_400:.0f} days"
+        )
+        return self._broker.loop.call_later(left_s, self._refuse, ticket_refused(why))
 
     def _refuse(self, error: ProtocolError) -> None:
-        """End all partitions, including those that are about to be followed."""
+        """End the subscription of all partitions with an error, which `follow` raises for further partitions."""
         self._refusal = error
         for topic_id in {topic_id for topic_id, _ in self._partitions}:
             self._end_topic(topic_id, error)
@@ -208,7 +217,7 @@ class Pump:
     def pump(self) -> None:
         """Send as much as possible, with the partitions taking turns.
 
-        After `VISITS_MAX` of them the event loop does other work first.
+        After `VISITS_MAX` partitions the event loop does other work first.
         """
         if self._continues or not self._may_send:
             return

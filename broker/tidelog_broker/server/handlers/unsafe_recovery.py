@@ -33,7 +33,9 @@ async def recover(broker: Broker, request: Request) -> None:
     if request.connection.peer_id is not None or message.node_id not in {
         info.node_id for info in broker.cluster.nodes()
     }:
-        raise ProtocolError(pb.INVALID_REQUEST, f"node {message.node_id!r} does not exist")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"node {message.node_id!r} does not exist; list the nodes with: tidelog cluster status"
+        )
     if message.node_id not in broker.cluster.linked:
         raise ProtocolError(
             pb.INVALID_REQUEST,
@@ -57,5 +59,7 @@ async def _recover(broker: Broker, message: pb.UnsafeRecovery) -> pb.ClusterChan
             f"topic {message.topic!r} has partitions 0 to {record.config.partitions - 1}, got {message.partition}",
         )
     raise ProtocolError(
-        pb.INVALID_REQUEST, f"node {broker.node_id!r} stores no copy of {message.topic}/{message.partition}"
+        pb.INVALID_REQUEST,
+        f"node {broker.node_id!r} stores no copy of {message.topic}/{message.partition}; choose a node that does, see: "
+        f"tidelog topic describe {message.topic}",
     )

@@ -27,7 +27,7 @@ def write_engine_marker(fs: FileSystem, directory: Path, engine: str) -> None:
     """Record the engine of a new directory; the caller syncs the directory.
 
     Raises:
-        OSError: it was not recorded.
+        OSError: the engine was not recorded.
     """
     assert is_engine_name(engine), engine
     if engine != SEGMENT:

@@ -41,7 +41,9 @@ def has_directory_marker(fs: FileSystem, directory: Path) -> bool:
 
 
 def remove_directory_marker(fs: FileSystem, directory: Path) -> None:
-    """Remove the marker, before its directory is removed; the next sync makes both removals durable.
+    """Remove the existence marker of a partition's directory, before the directory itself.
+
+    The next sync of the parent directory makes both removals durable.
 
     Raises:
         OSError: the marker may or may not exist.
@@ -51,10 +53,10 @@ def remove_directory_marker(fs: FileSystem, directory: Path) -> None:
 
 
 def prepare_newest_marker(fs: FileSystem, directory: Path) -> None:
-    """Create the file for `mark_newest` in a partition's directory.
+    """Create the file that `mark_newest` renames, so that recording an epoch needs no space on the disk.
 
     Raises:
-        OSError: it was not created.
+        OSError: the file was not created.
     """
     if _note(fs, directory) is None:
         fs.open(directory / _BLANK, create=True).close()

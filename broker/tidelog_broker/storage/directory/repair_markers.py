@@ -30,7 +30,7 @@ def has_marker(fs: FileSystem, directory: Path) -> bool:
 
 
 def write_marker(fs: FileSystem, directory: Path) -> None:
-    """Create the marker, durably.
+    """Create the repair marker of an epoch's log that is about to be truncated at its damage, durably.
 
     Raises:
         OSError: the marker may or may not exist; the log must not be truncated.
@@ -43,7 +43,7 @@ def write_marker(fs: FileSystem, directory: Path) -> None:
 
 
 def remove_marker(fs: FileSystem, directory: Path) -> None:
-    """Remove the marker, durably, if it exists.
+    """Remove the repair marker of an epoch's log, durably, if it exists.
 
     Raises:
         OSError: the marker may or may not exist.
@@ -60,7 +60,9 @@ def is_marked_short(fs: FileSystem, directory: Path, epoch: int) -> bool:
 
 
 def mark_short(fs: FileSystem, directory: Path, epoch: int) -> None:
-    """Record durably that an epoch's log may lack acknowledged records. Without a directory nothing is recorded.
+    """Record durably that an epoch's log may lack acknowledged records.
+
+    Nothing is recorded if the partition's directory does not exist.
 
     Raises:
         OSError: the marker may or may not exist.

@@ -47,12 +47,12 @@ class Part(Protocol):
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the part's first record."""
         ...
 
     @property
     def end_offset(self) -> int:
-        """The offset after its last record."""
+        """The offset after the part's last record."""
         ...
 
     @property
@@ -62,12 +62,12 @@ class Part(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """The space that its contents take, without preallocated space."""
+        """The space that the part's contents take, without preallocated space."""
         ...
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is appended to."""
+        """Whether the part takes appends."""
         ...
 
 
@@ -108,7 +108,7 @@ class Indexes(Protocol):
 
 
 class Extent(ABC):
-    """The readable batches `first` to `stop - 1` of a part of a store. The number of a batch is its slot.
+    """The readable batches `first` to `stop - 1` of a part of a store. These numbers are the batches' slots.
 
     An extent and its slots are valid only until the generator that has yielded it continues.
     """
@@ -136,7 +136,7 @@ class Extent(ABC):
 
     @abstractmethod
     def window_stop(self, first: int, stop: int) -> int:
-        """Return the slot before which to end a `read` that begins at `first`: after `first`, at most `stop`."""
+        """Return the slot before which to end a `read` that begins at `first`: above `first`, and at most `stop`."""
 
     @abstractmethod
     def read(self, first: int, stop: int) -> list[memoryview]:
@@ -159,7 +159,9 @@ class Extent(ABC):
         """Return the path of a batch's file or part, and the batch's position in it, for messages."""
 
     def prepare(self, column: TextColumn, indexes: Indexes | None) -> None:
-        """Extend the index of a column towards `stop`, as far as a lookup has time for.
+        """Extend the index of a column towards `stop` before a lookup; do nothing without an index.
+
+        A large unindexed part may be left to `indexes`; `find` then returns all batches of that part.
 
         Args:
             indexes: maintains the indexes of segments in the background; None if nothing does.

@@ -24,7 +24,7 @@ a write or sync has failed, or the store was closed.
 """
 
 Call = Literal["reserve", "append", "sync", "truncate", "seal", "read", "find", "delete_oldest"]
-"""Calls that may wait for the disk."""
+"""Calls of a store that may wait for a disk or a network, unless its engine lists them in `never_wait`."""
 
 
 def padded(length_bytes: int) -> int:
@@ -96,7 +96,7 @@ class Held(Protocol):
     """What `EpochStore.held` has to provide. Each append reads it; reading an attribute costs less than a call."""
 
     damage: Damage | None
-    """Why the store is in LIMBO, None if it is not."""
+    """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
 
 
 class AppendedGroup(NamedTuple):
@@ -144,12 +144,12 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def damage(self) -> Damage | None:
-        """Why the store is in LIMBO, None if it is not."""
+        """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
 
     @property
     @abstractmethod
     def start_offset(self) -> int:
-        """The first offset that is still held."""
+        """The first offset that the store still has."""
 
     @property
     @abstractmethod
@@ -313,7 +313,7 @@ class Engine(ABC):
         Args:
             sealed_end_offset: the end of the epoch if another one follows it: the store takes no appends and ends
                 there, or is in LIMBO.
-            is_new: whether this process has just created the directory, durably.
+            is_new: whether this process has just created the directory, durably, so that nothing in it can be lost.
 
         Returns:
             The store; None if `sealed_end_offset` is given and the engine has lost the contents.

@@ -40,7 +40,7 @@ def new_volume(fs: FileSystem) -> Volume:
 
 
 def record_indexes(held: IndexedLog) -> Indexes:
-    """Return what maintains the indexes of a log's segments; other engines maintain their own."""
+    """Return the object that maintains the indexes of a log's segments; other engines maintain their own indexes."""
     return RecordIndexes(held)
 
 
@@ -54,7 +54,7 @@ def engine_named(volume: Volume, name: str) -> Engine:
     """Return an engine of a node.
 
     Raises:
-        EngineMissingError: no installed package has it, or it cannot be loaded.
+        EngineMissingError: no installed package has the engine, or the engine cannot be loaded.
     """
     engine = volume.engines.get(name)
     if engine is None:
@@ -63,7 +63,7 @@ def engine_named(volume: Volume, name: str) -> Engine:
 
 
 def survives_restart(volume: Volume, engine: str) -> bool:
-    """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
+    """Return whether an engine's synced records survive a restart; True also for an engine that is not installed."""
     try:
         return engine_named(volume, engine).capabilities.survives_restart
     except EngineMissingError:
@@ -81,7 +81,7 @@ def _factory(name: str) -> EngineFactory:
             except Exception as error:  # The package of an engine can raise any error.
                 raise EngineMissingError(name, f"its package cannot be imported: {error}") from error
             return factory
-    raise EngineMissingError(name, f"installed are {', '.join(engine_names())}")
+    raise EngineMissingError(name, f"the installed engines are {', '.join(engine_names())}")
 
 
 def create_store(
@@ -133,7 +133,7 @@ def open_store(
 
 
 def remove_store(volume: Volume, directory: Path) -> None:
-    """Remove an epoch's directory, and what its engine has elsewhere. No store may use it.
+    """Remove an epoch's directory, and what its engine keeps outside of it. The epoch's store must be closed.
 
     Raises:
         OSError: a part of it may remain.
@@ -141,12 +141,12 @@ def remove_store(volume: Volume, directory: Path) -> None:
     try:
         _engine_in(volume, directory).forget(directory)
     except EngineMissingError:
-        log.info("%s is removed without its engine, which may keep data of it elsewhere", directory)
+        log.info("%s is removed although its engine is not installed, which may keep data of it elsewhere", directory)
     remove_epoch_dir(volume.fs, directory)
 
 
 def is_deleted(volume: Volume, directory: Path) -> bool:
-    """Return whether an epoch's directory is what an interrupted deletion has left; False without its engine.
+    """Return whether an interrupted deletion has left an epoch's directory; False if its engine is not installed.
 
     Raises:
         OSError: the disk cannot be read.
@@ -159,7 +159,7 @@ def is_deleted(volume: Volume, directory: Path) -> bool:
 
 
 def forget_stores(volume: Volume, partition: Path) -> None:
-    """Release what engines have outside of the directories of a partition that is about to be removed.
+    """Release what engines keep outside of the directories of a partition that is about to be removed.
 
     Raises:
         OSError: the disk cannot be read.

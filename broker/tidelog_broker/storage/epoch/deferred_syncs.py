@@ -52,7 +52,7 @@ class DeferredSyncs:
         self._names: DeferredSync | None = None
         """The newest change of directory entries; all earlier ones are durable."""
         self._rolled: list[_Rolled] = []
-        """Oldest first."""
+        """The rolled segments that await a sync, oldest first."""
         self._is_synced_at_times = False
         self.error: OSError | None = None
 

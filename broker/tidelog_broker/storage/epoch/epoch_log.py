@@ -44,7 +44,7 @@ from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 
 class EpochLog(EpochStore):
-    """The log of one epoch. Created by `open`; one thread at a time may append."""
+    """Stores one epoch in segment files. Created by `open`; one thread at a time may append, any thread may read."""
 
     engine = SEGMENT
     is_lost = False
@@ -61,7 +61,7 @@ class EpochLog(EpochStore):
         end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
         self._disk = disk
         self._held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
-        """The segments, their end and their damage; other objects only read it."""
+        """The segments, their end and their damage; other objects only read them."""
         self.held = self._held
         self.segment_reader = EpochReader(disk, self._held)
         """Reads the log, on any thread."""
@@ -122,12 +122,12 @@ class EpochLog(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """Why the log is in LIMBO, None if it is not."""
+        """Why the log takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
         return self._held.damage
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is still held."""
+        """The first offset that the log still has."""
         return self._held.segments[0].base_offset
 
     @property
@@ -311,7 +311,7 @@ class EpochLog(EpochStore):
         """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
 
         After a crash during truncation the log has all of the tail, a part of it, or none. A log that was damaged after
-        `end_offset` may then be truncated there to leave LIMBO.
+        `end_offset` may then be truncated there to leave LIMBO. A sealed log that ends there stays sealed.
 
         Raises:
             DivergedError: no batch of this log ends there; nothing has changed.
@@ -376,7 +376,7 @@ class EpochLog(EpochStore):
         """Delete the oldest of several segments and return the bytes freed; `sync_names` makes the deletion durable.
 
         Raises:
-            StorageFailedError: its name could not be removed.
+            StorageFailedError: the segment's files could not be removed.
         """
         assert len(self._held.segments) > 1, "the newest segment stays"
         oldest = self._held.segments[0]
@@ -473,7 +473,7 @@ class EpochLog(EpochStore):
         for segment in segments[number + 1 :]:
             leases.drop(segment.path)
         self.synced_offset = end_offset
-        # The kept part was synced, but the sync marks that cover it may have been truncated.
+        # The kept part was synced, but the sync marks that cover it may have been truncated: write another mark.
         try:
             active.ensure_space(MARK_BYTES)
         except OSError as error:
@@ -491,7 +491,10 @@ class EpochLog(EpochStore):
             raise self._fail("a background sync", self._deferred.error)
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
-            raise LimboError(f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}")
+            raise LimboError(
+                f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}; repair it from another "
+                "copy or a backup"
+            )
         if self._active is None:
             raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
         return self._active
@@ -511,7 +514,8 @@ class EpochLog(EpochStore):
             self._deferred.make_room()
         except OSError as error:
             raise self._fail("a sync", error) from error
-        # This also bounds recovery of a log that is never synced: after a crash everything from this offset on is read.
+        # Everything before the oldest unsynced segment is durable. Recording that also bounds the recovery of a log
+        # that is never synced, which reads everything from the synced offset on.
         owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
         self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
         old.keep_open()  # Opening the new segment may close the old one's file, with no descriptor left to reopen it.

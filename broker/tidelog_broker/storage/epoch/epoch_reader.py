@@ -25,7 +25,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX
 
 
 class EpochReader(EpochReading):
-    """Reads the log of an `EpochLog`."""
+    """Reads batches, headers and digests of an `EpochLog`, on any thread."""
 
     def __init__(self, disk: Disk, held: HeldSegments) -> None:
         self._disk = disk
@@ -221,7 +221,7 @@ class EpochReader(EpochReading):
         return self._disk.open_segments.lease(segment.path, lambda: self._open_segment(segment))
 
     def _open_segment(self, segment: Segment) -> OpenSegment:
-        """Open a segment that a reader holds, and that may have been rolled or deleted since."""
+        """Open a segment that a reader has looked up; it may have been rolled or deleted since."""
         now = next((one for one in self._held.segments if one.base_offset == segment.base_offset), None)
         try:
             if isinstance(now, SealedSegment):
@@ -242,8 +242,8 @@ class EpochReader(EpochReading):
         start_offset = first.base_offset
         return ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"partition {first.partition}: offset {offset} is out of range; offsets {start_offset} to {end_offset} can "
-            f"be read in epoch {first.epoch}",
+            f"partition {first.partition} of topic id {first.topic_id.hex()}: offset {offset} is out of range; offsets "
+            f"{start_offset} to {end_offset} can be read in epoch {first.epoch}",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )

@@ -19,9 +19,10 @@ class HeldSegments:
         segments: oldest first, at least one; replaced as a whole.
         end: the end of the last appended record; in LIMBO, of the last readable one.
         damage: why the log is in LIMBO, None if it is not.
-        beside: the lock that is held while a file is created beside a segment, and while the log is closed or
-            truncated.
-        takes_files: whether a file may be created beside a sealed segment; changed with `beside` held.
+        beside: the lock that is held while an index file is created beside a segment, and while the writer clears
+            `takes_files` or removes the oldest segment: so no file appears beside a segment that is gone.
+        takes_files: whether an index file may be created beside a sealed segment; False while the log is truncated,
+            and once it is closed.
     """
 
     __slots__ = ("beside", "damage", "end", "segments", "takes_files")

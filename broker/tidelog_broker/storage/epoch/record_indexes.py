@@ -43,7 +43,7 @@ _STEP_WINDOWS: Final = 16
 _ALL_WINDOWS: Final = 1 << 20
 
 _Mark = tuple[int, TextColumn]
-"""An index file: the nonce of its segment, and its column."""
+"""Identifies an index file: the nonce of its segment, and its column."""
 _State = Literal["there", "lacking", "failed"]
 
 
@@ -62,7 +62,10 @@ class IndexedLog(Protocol):
 
 
 class RecordIndexes:
-    """The indexes of one partition. `columns` is set on the event loop; everything else is thread-safe."""
+    """Maintains the indexes of one partition's segments by key and tag.
+
+    `columns` is set on the event loop; everything else is thread-safe.
+    """
 
     def __init__(self, held: IndexedLog) -> None:
         self._held = held
@@ -144,7 +147,10 @@ class RecordIndexes:
             self._is_requested = False
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
-        """Extend a segment's index towards slot `stop`, as far as a lookup has time for.
+        """Extend a segment's index towards slot `stop` before a lookup.
+
+        A part that is larger than CATCH_UP_BYTES_MAX or CATCH_UP_BATCHES_MAX is left to the indexing thread, if there
+        is one, and the lookup scans it.
 
         Raises:
             OSError: the disk cannot be read.
@@ -203,7 +209,9 @@ class RecordIndexes:
                 took_time = bool(columns) and self._index(epoch, segment, columns)
             except (OSError, ProtocolError) as error:
                 # The segment was deleted or closed meanwhile, or is damaged, which a reader reports.
-                log.info("not indexing %s by %s: %s", segment.path, " and ".join(columns), error)
+                log.info(
+                    "%s cannot be indexed by %s, so lookups scan it: %s", segment.path, " and ".join(columns), error
+                )
                 for column in columns:
                     self._marks[segment.header.nonce, column] = "failed"
                 continue
@@ -241,7 +249,7 @@ class RecordIndexes:
                 # The amount may be lower than the last one, because this segment has just begun.
                 memory.holds(self, opened.hashes.size_bytes)
                 if memory.is_full:
-                    return False  # A lookup scans this segment until it is full and gets its file.
+                    return False  # Lookups scan this segment until it is rolled and gets its index file.
                 is_there = opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)
                 memory.holds(self, opened.hashes.size_bytes)
                 return not is_there
@@ -267,7 +275,7 @@ class RecordIndexes:
 
 
 def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
-    """Write a file and rename it; return whether that succeeded. It is not synced: its CRCs suffice."""
+    """Write an index file and rename it; return whether that succeeded. It is not synced: readers check its CRCs."""
     unnamed = path.with_name(path.name + NEW_SUFFIX)
     try:
         if fs.exists(unnamed):
@@ -276,7 +284,12 @@ def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
             file.pwritev(pieces, 0)
         fs.rename(unnamed, path)
     except OSError as error:
-        log.warning("the index %s cannot be written, retrying later: %s", path, error)
+        log.warning(
+            "the index file %s cannot be written, which is retried when the log begins its next segment; check the "
+            "disk and its free space: %s",
+            path,
+            error,
+        )
         with contextlib.suppress(OSError):
             fs.unlink(unnamed)
         return False

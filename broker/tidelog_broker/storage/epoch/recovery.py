@@ -55,7 +55,7 @@ class Recovered:
 
     sealed: list[SealedSegment] = field(default_factory=list)
     last: LastSegment | None = None
-    """None if the whole epoch is sealed, or if no segment after `sealed` is readable."""
+    """The segment after `sealed` in which the valid prefix ends; None if the epoch is sealed, or none is readable."""
     damage: Damage | None = None
 
 
@@ -109,7 +109,7 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
         with closing(fs.open(path)) as file:
             try:
                 header = read_segment_header(file)
-                # A directory copied in two passes may have the segment under both names.
+                # A directory that was copied while the node renamed the segment may have it under both names.
                 is_there = segment_path(directory, header.base_offset) == segment and not fs.exists(segment)
             except LayoutError:
                 is_there = False
@@ -342,7 +342,8 @@ def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: 
     """Open the segment in which the valid prefix ends, with the index that recovery built."""
     scan = last.scan
     file = disk.open_to_append(last.path) if writable else disk.fs.open_readonly(last.path)
-    opened = OpenSegment(file, scan.index, synced_bytes=scan.end.position)  # Recovery has synced the rest.
+    # Recovery has made the valid prefix durable, unless the log is damaged and takes no appends.
+    opened = OpenSegment(file, scan.index, synced_bytes=scan.end.position)
     disk.open_segments.adopt(last.path, opened)
     return ActiveSegment(
         disk,

@@ -19,7 +19,7 @@ class _SegmentIndexes(Protocol):
     """What `SegmentExtent` requires of `RecordIndexes`, a class that this module must not import."""
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
-        """Extend a segment's index towards slot `stop`, as far as a lookup has time for."""
+        """Extend a segment's index towards slot `stop` before a lookup; see `RecordIndexes.prepare`."""
         ...
 
 
@@ -93,7 +93,7 @@ def extent_of(
     """Return the extent of a segment from the batch that holds `offset` on, below both limits; None if it is empty."""
     index = opened.index
     first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
-    # The last readable batch: the one after it begins at or below the limit.
+    # A batch ends where the next one begins, so those before the batch that holds the limit end at or below it.
     stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
     if first >= stop:
         return None

@@ -1,4 +1,4 @@
-"""Rereading a full segment in portions, to find damage before a reader does."""
+"""Rereading a segment in portions, to find damage before a reader does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog_broker.storage.segment.scan import read_segment_header, scan_segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart(ScrubPart):
-    """A full segment: its epoch, file and end."""
+    """A segment that takes no more appends: its epoch, file and expected end."""
 
     epoch: int
     path: Path

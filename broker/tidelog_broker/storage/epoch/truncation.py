@@ -72,14 +72,16 @@ def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
 def keep_files(
     fs: FileSystem, segments: Iterable[tuple[Path, SegmentHeader, SegmentEnd]], *, synced_offset: int
 ) -> None:
-    """Make the kept part of a damaged log durable, which recovery does only for undamaged logs. Truncate first.
+    """Make the kept part of a damaged log durable, which recovery does only for undamaged logs.
+
+    The caller has truncated the files before.
 
     Args:
         segments: all segments with their ends.
         synced_offset: records below it are known to be on the disk.
 
     Raises:
-        OSError: any of them may not be durable.
+        OSError: some of the segments may not be durable.
     """
     for path, header, end in segments:
         if end.offset > synced_offset:

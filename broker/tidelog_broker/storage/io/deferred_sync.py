@@ -48,12 +48,12 @@ class DeferredSync:
                 self.is_done = True
 
     def finish_in_background(self) -> None:
-        """Run the sync in the background; an error is raised by the log's next operation."""
+        """Run the sync on a background thread, where its error cannot be raised: the next `finish` raises it."""
         with contextlib.suppress(OSError):
             self.finish()
 
     def cancel(self) -> None:
-        """Cancel the sync: no other thread runs it after this returns."""
+        """Cancel the sync, or wait for it if it is running: no thread runs it after this returns."""
         with self._lock:
             self.is_done = True
 

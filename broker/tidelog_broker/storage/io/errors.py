@@ -107,7 +107,7 @@ class EngineMissingError(DiskFullError):
 
     def __init__(self, engine: str, reason: str) -> None:
         super().__init__(
-            f"engine {engine} is not installed: {reason}; install its package on this node and restart the node"
+            f"engine {engine} cannot be used: {reason}; install its package on this node and restart the node"
         )
         self.code = pb.LIMBO
         self.engine = engine
@@ -130,7 +130,7 @@ class NodeDirLockedError(NodeDirError):
 
 
 def is_shortage(error: OSError) -> bool:
-    """Return whether an error means that space, quota or descriptors are exhausted; nothing has changed."""
+    """Return whether an error means that space, quota or descriptors are exhausted: the call has changed nothing."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or is_out_of_descriptors(error)
 
 

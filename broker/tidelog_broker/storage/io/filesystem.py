@@ -32,7 +32,7 @@ class File(Protocol):
 
     @property
     def path(self) -> Path:
-        """The path that it was opened with."""
+        """The path with which the file was opened."""
         ...
 
     def pread(self, length_bytes: int, at: int) -> bytes:
@@ -44,9 +44,10 @@ class File(Protocol):
         ...
 
     def pwritev_durably(self, buffers: Sequence[Buffer], at: int) -> None:
-        """Write as `pwritev` and return when these bytes are on the disk; an OSError is final for the file.
+        """Write as `pwritev` and return when these bytes are on the disk.
 
-        Other bytes of the file need not be synced: a reused file may hold many pages that are no longer needed.
+        Only these bytes have to be on the disk then: a reused file may have many unsynced pages of its old contents,
+        which need not be written. After an OSError the file must not be written or synced again.
         """
         ...
 
@@ -59,7 +60,10 @@ class File(Protocol):
         ...
 
     def datasync(self) -> None:
-        """Return when the written bytes and the size are on the disk. An OSError is final for the file."""
+        """Return when the written bytes and the size are on the disk.
+
+        After an OSError the file must not be written or synced again: the next sync could succeed without them.
+        """
         ...
 
     def size(self) -> int:
@@ -106,7 +110,7 @@ class FileSystem(Protocol):
         """Open or create `path`, lock it for this process and write `note` into it.
 
         Raises:
-            BlockingIOError: another process (or another open of this one) holds it.
+            BlockingIOError: another process has locked `path`, or this process has by an earlier call.
         """
         ...
 
@@ -314,7 +318,7 @@ class _SpareDescriptor:
             try:
                 yield
             finally:
-                with suppress(OSError):  # Another open has taken it; the next call tries again.
+                with suppress(OSError):  # Another thread may have taken the descriptor; the next call tries again.
                     self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 

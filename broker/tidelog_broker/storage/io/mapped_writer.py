@@ -17,7 +17,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class MappedWriter:
-    """A `File` that wraps another, whose `pwritev` copies into a mapping. One thread writes, truncates and closes."""
+    """A `File` that wraps another one and appends through a mapping of it. One thread writes, truncates and closes."""
 
     __slots__ = ("_file", "_mapping", "path")
 

@@ -43,14 +43,15 @@ class Mapping(Protocol):
         ...
 
     def slice(self, at: int, length_bytes: int) -> memoryview:
-        """Return a part, to be passed to a system call only; the whole mapping stays until the slice is released."""
+        """Return a part of the file, for system calls only; the whole file stays mapped until the slice is released."""
         ...
 
     def populate(self, at: int, length_bytes: int) -> None:
         """Load a part into memory and the page table, waiting for the disk if needed.
 
         Raises:
-            OSError: EFAULT, EHWPOISON: the file is shorter now, or cannot be read there. Others: unsupported.
+            OSError: EFAULT or EHWPOISON if the file is shorter now or cannot be read there; another error if the
+                kernel does not support this.
         """
         ...
 
@@ -71,7 +72,7 @@ class WriteMapping(Protocol):
         """Copy all buffers consecutively to a mapped position of the file.
 
         Raises:
-            OSError: any part of them may have been written.
+            OSError: any part of the buffers may have been written.
         """
         ...
 
@@ -167,7 +168,7 @@ def can_copy() -> bool:
 
 
 def read_ahead(fd: int, at: int, length_bytes: int) -> None:
-    """Have the kernel read a part of a file in one request if its end is not in memory, instead of page by page.
+    """Have the kernel read a part of a file in one request instead of page by page, unless its last byte is cached.
 
     This is a hint: errors are ignored, and bytes beyond the end of the file are left out.
     """

@@ -1,8 +1,9 @@
 """Worker threads for file I/O, so that the event loop never waits for a disk.
 
-A key always maps to the same thread, so the work of one partition runs in the order of submission. On a thread, topics
-take turns: a topic with a thousand waiting partitions delays another one by one task (ADR 0188). A thread starts with
-its first work. Rejected: `ThreadPoolExecutor`, which has one queue for all threads and gives no order per key.
+A key always maps to the same thread, so the work of one partition runs in the order of submission. A thread serves its
+topics round robin: a topic with a thousand waiting partitions delays another topic by one task (ADR 0188). A thread is
+started for its first task. Rejected: `ThreadPoolExecutor`, which has one queue for all threads and gives no order per
+key.
 
 Some work is optional and done early: preallocating space, syncing rolled segments. A caller that needs its result
 before it was done does the work itself and handles the errors. Optional work is passed to `offer`, which declines it
@@ -38,7 +39,7 @@ Task = Callable[[], None]
 def io_key(topic: Hashable, partition: int) -> int:
     """Return the key for the work of a partition.
 
-    The high bits identify the topic's share of a thread: shares take turns. The low bits choose the thread, so that the
+    The high bits identify the topic: a thread serves topics round robin. The low bits choose the thread, so that the
     partitions of a topic are spread over the threads.
     """
     share, spread = hash(topic), hash((topic, partition))
@@ -53,7 +54,7 @@ class IoWorkers:
     """A fixed number of threads with a queue each.
 
     Args:
-        niceness: added to that of the process, if the system has it for single threads.
+        niceness: added to the nice value of each thread; only on Linux, where threads have their own.
     """
 
     def __init__(self, count: int = 2, *, name: str = "io", pending_max: int = PENDING_MAX, niceness: int = 0) -> None:
@@ -89,7 +90,7 @@ class IoWorkers:
         return future
 
     def post(self, key: int, run: Callable[[], None]) -> None:
-        """Run `run`, which must not raise, like `submit` but without a future: for the hot path.
+        """Queue `run`, which must not raise, like `submit` but without a future: for the hot path.
 
         Raises:
             WorkersFullError, RuntimeError: as `submit`.
@@ -98,7 +99,8 @@ class IoWorkers:
         work = self._queues[number]
         if work.length >= self._pending_max:
             raise WorkersFullError(
-                f"{self._pending_max} tasks are queued for a thread of the workers {self._name!r}, the maximum"
+                f"{self._pending_max} tasks are queued for a thread of the workers {self._name!r}, the maximum; try "
+                "again later"
             )
         with self._lock:
             if self._closed:
@@ -140,26 +142,26 @@ class _TaskQueue:
 
     def __init__(self) -> None:
         self.added: queue.SimpleQueue[tuple[int, Task] | None] = queue.SimpleQueue()
-        """Tasks with their shares; None is the end, after which nothing is added."""
+        """Tasks, each with its share, which is the high bits of its key; None ends the queue."""
         self._shares: OrderedDict[int, deque[Task]] = OrderedDict()
-        """Waiting tasks by share: the share of the next turn first, and its oldest task first."""
+        """Waiting tasks by share, in round-robin order: the share to be served next first. Oldest task first."""
         self._waiting = 0
         self._has_ended = False
 
     @property
     def length(self) -> int:
-        """The number of waiting tasks; one that the thread is about to move may be missing."""
+        """The number of waiting tasks; it may lack a task that the thread is moving to its table."""
         return self.added.qsize() + self._waiting
 
     def take(self) -> Task | None:
-        """Wait for the next task: shares take turns. Return None once the queue has ended and is empty."""
+        """Wait for the next task, of the next share round robin; return None once the queue has ended and is empty."""
         added = self.added
         if not self._shares and not self._has_ended:
             first = added.get()
             if first is not None and added.empty():
-                return first[1]  # the only one
+                return first[1]  # No other task waits.
             self._move(first)
-        while not added.empty():  # No other thread takes from it.
+        while not added.empty():  # Only this thread takes from `added`, so `get` does not wait.
             self._move(added.get())
         if not self._shares:
             return None

@@ -36,7 +36,7 @@ class Block:
         batches: its batches by slot.
         index: finds slots by offset and time.
         hashes: finds slots by key and tag.
-        is_growing: whether it is appended to.
+        is_growing: whether the block takes appends.
     """
 
     __slots__ = (

@@ -38,7 +38,7 @@ _FILE: Final = struct.Struct("<4sIQ16sIQQI")
 _CRC: Final = struct.Struct("<I")
 _VERSION: Final = 1
 _RESERVED_BYTES: Final = 64 * KIB
-"""Reserved for a store at once, so that most groups need no lock."""
+"""How much memory a store reserves at once, so that most groups need not take the engine's lock."""
 _CALLS: Final[frozenset[Call]] = frozenset({"reserve", "append", "sync", "read", "find", "delete_oldest"})
 
 
@@ -149,7 +149,7 @@ class MemoryEngine(Engine):
         magic, version, nonce, *start = _FILE.unpack_from(data)
         if (magic, version) != (_MAGIC, _VERSION):
             raise DamagedError.at(
-                path, 0, f"it has magic {magic!r} and version {version}, expected {_MAGIC!r} and {_VERSION}"
+                path, 0, f"the file has magic {magic!r} and version {version}, expected {_MAGIC!r} and {_VERSION}"
             )
         return nonce, EpochStart(*start)
 
@@ -181,7 +181,7 @@ class MemoryEngine(Engine):
 
 
 def _damage(directory: Path, contents: Contents, sealed_end_offset: int | None, *, is_marked: bool) -> Damage | None:
-    """Return why a store is in LIMBO when it is opened."""
+    """Return why a store is in LIMBO when it is opened; None if it is not."""
     end_offset = contents.end.offset
     if sealed_end_offset is not None and sealed_end_offset != end_offset:
         reason = f"the epoch ends at offset {sealed_end_offset}, this copy at {end_offset}"

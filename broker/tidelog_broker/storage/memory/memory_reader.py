@@ -76,7 +76,7 @@ class MemoryReader(EpochReading):
                 yield unpack_header(block.batches[slot])
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
-        """Return the first batch with a record of at least this timestamp; see `EpochReading.find_by_time`."""
+        """Return the base offset of the first batch of at least this timestamp; see `EpochReading.find_by_time`."""
         end_offset = self._contents.end.offset
         for block in self._contents.blocks:
             if min(block.end_offset, end_offset) <= from_offset:
@@ -138,17 +138,18 @@ class MemoryReader(EpochReading):
             return blocks[max(0, bisect_right(blocks, offset, key=lambda block: block.base_offset) - 1) :]
         if damage is not None and offset > end_offset:
             raise DamagedError.at(damage.path, damage.position, damage.reason)
+        start = self._contents.start
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"partition {self._contents.start.partition}: offset {offset} is out of range; offsets {start_offset} to "
-            f"{end_offset} can be read in epoch {self._contents.start.epoch}",
+            f"partition {start.partition} of topic id {start.topic_id.hex()}: offset {offset} is out of range; offsets "
+            f"{start_offset} to {end_offset} can be read in epoch {start.epoch}",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )
 
 
 def _slots(block: Block, offset: int, limit_offset: int, end_offset: int) -> tuple[int, int, int]:
-    """Return the slots from the batch that holds `offset` on, below both limits, and where the last of them ends."""
+    """Return the slots from the batch that holds `offset` on, below both limits: first, stop, and their end offset."""
     index, block_end = block.index, min(block.end_offset, end_offset)
     if offset >= block_end:
         return 0, 0, block_end

@@ -22,7 +22,7 @@ from tidelog_broker.storage.segment.active_segment import check_group
 from tidelog_proto.batch.header import Buffer
 
 MEMORY: Final = "memory"
-"""The name of the engine."""
+"""The name of the memory engine."""
 
 
 class Bytes(Protocol):
@@ -69,7 +69,7 @@ class MemoryStore(EpochStore):
         self._fs = fs
         self._memory = memory
         self._reserved_bytes = 0
-        """Reserved for the next groups."""
+        """Memory that the engine has reserved for the next groups of this store."""
         self._failure = ""
 
     # ----------------------------------------------------------------------------------------- state
@@ -85,12 +85,12 @@ class MemoryStore(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """Why the store is in LIMBO, None if it is not."""
+        """Why the store takes no appends until it is repaired (LIMBO); None if it lacks no records."""
         return self._contents.damage
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is still held."""
+        """The first offset that the store still has."""
         return self._contents.blocks[0].base_offset
 
     @property

@@ -28,7 +28,7 @@ def _fault(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
 def _contradiction(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
     if entry.dropped:
         return ""
-    where = f"partition {entry.partition}, epoch {entry.epoch}"
+    where = f"topic id {entry.topic_id.hex()}, partition {entry.partition}, epoch {entry.epoch}"
     if entry.HasField("accepted") and _order(entry.accepted) > _order(entry.promised):
         return f"{where}: the accepted ballot is higher than the promised one"
     if old is None or old.dropped:

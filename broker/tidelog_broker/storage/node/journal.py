@@ -63,7 +63,7 @@ JOURNAL_HEADER_BYTES: Final = 64
 ENTRY_HEADER_BYTES: Final = 40
 PAYLOAD_BYTES_MAX: Final = MIB
 RESERVE_BYTES: Final = MIB
-"""Space preallocated after the end."""
+"""Space that a journal keeps allocated after its end, for entries that must be written although the disk is full."""
 JOURNAL_BYTES_MAX: Final = 1024 * MIB
 """Largest size of a valid journal."""
 JOURNAL_REMEDY: Final = (
@@ -193,7 +193,7 @@ class Journal:
         self._is_marked = False
 
     def mark(self) -> None:
-        """Write a mark that everything is synced, unless one is the last entry or the disk is full.
+        """Write a mark that everything is synced, unless the last entry is a mark or the disk is full.
 
         Raises:
             StorageFailedError: the write or sync failed, now or before.
@@ -225,7 +225,7 @@ class Journal:
             file, nonce, end_position = _write_file(self._fs, self.path, self._magic, list(live))
         except OSError as error:
             if is_shortage(error):
-                raise space_or_failure(f"no space to compact {self.path}", error) from error
+                raise space_or_failure(f"{self.path} cannot be compacted", error) from error
             raise self._fail("compaction", error) from error
         except StorageFailedError as error:
             self._failure = error.message
@@ -256,7 +256,7 @@ class Journal:
             if not is_shortage(error):
                 raise self._fail("allocating space", error) from error
             if needed > self._allocated_bytes:
-                raise space_or_failure(f"no space for {length_bytes} bytes in {self.path}", error) from error
+                raise space_or_failure(f"{length_bytes} bytes cannot be added to {self.path}", error) from error
 
     def _check(self) -> None:
         if self._failure:
@@ -294,7 +294,7 @@ def _pack_mark(*, nonce: int, position: int) -> bytes:
 
 
 def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[bytes]) -> tuple[File, int, int]:
-    """Write a journal beside `path`, sync it and rename it; return it open, its nonce and its end.
+    """Write a journal beside `path`, sync it and rename it; return the open file, its nonce and its end.
 
     Raises:
         OSError: nothing has changed.
@@ -315,7 +315,7 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
         fs.rename(unnamed, path)
     except BaseException:
         file.close()
-        with contextlib.suppress(OSError):  # The first error is reported; the next open removes the file.
+        with contextlib.suppress(OSError):  # The first error is raised; the next open removes the file.
             fs.unlink(unnamed)
         raise
     try:
@@ -385,7 +385,7 @@ def _parse_header(path: Path, data: bytes, magic: bytes) -> int:
 
 
 def _parse_head(data: bytes, at: int, nonce: int, wanted_magic: int) -> tuple[int, int, int] | None:
-    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None without either."""
+    """Return payload length, synced position and payload CRC of the entry or mark at `at`; None if neither exists."""
     if len(data) - at < ENTRY_HEADER_BYTES:
         return None
     magic, length, found_nonce, position, synced_position, payload_crc, crc = _ENTRY.unpack_from(data, at)

@@ -180,7 +180,9 @@ class NodeDir:
             if node_id in record.bound:
                 return record
             if len(record.bound) >= NODES_MAX:
-                raise NodeDirError(f"{self.path / _NODE_JSON} already holds {NODES_MAX} founder bindings, the maximum")
+                raise NodeDirError(
+                    f"{self.path / _NODE_JSON} already lists the data directories of {NODES_MAX} founders, the maximum"
+                )
             return replace(record, bound=record.bound | {node_id: directory_id.hex()})
 
         self._rewrite(bound)
@@ -221,7 +223,7 @@ class NodeDir:
     def _rewrite(self, change: Callable[[NodeRecord], NodeRecord]) -> None:
         with self._writing:
             if self._closed:  # Without the lock another process may have opened the directory.
-                raise NodeDirError(f"{self.path} is closed")
+                raise NodeDirError(f"the data directory {self.path} is closed, so {_NODE_JSON} cannot be written")
             record = change(self._record)
             if record is self._record:
                 return
@@ -306,7 +308,9 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
         with closing(_lock_dir(fs, path)):
             old = _read_record(fs, path)
             if old.cluster_id == cluster_id.hex():
-                raise NodeDirError(f"{path} already has the cluster id {old.cluster_id}; give another one")
+                raise NodeDirError(
+                    f"{path} already belongs to cluster {old.cluster_id}; give the bootstrap file of another cluster"
+                )
             incarnations = path / _META / _INCARNATIONS
             if fs.exists(incarnations):
                 fs.unlink(incarnations)
@@ -528,9 +532,12 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             and 0 < record.boot_counter < BOOT_COUNTER_MAX
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise NodeDirError(f"{file_path} is damaged: {error!r}; restore it from a backup") from error
+        raise NodeDirError(f"{file_path} is damaged: {error!r}; {JOURNAL_REMEDY}") from error
     if not sound:
-        raise NodeDirError(f"{file_path} is damaged: a field is out of its range; restore it from a backup")
+        raise NodeDirError(
+            f"{file_path} is damaged: cluster_id, directory_id, bound, node_id or boot_counter is out of its range; "
+            f"{JOURNAL_REMEDY}"
+        )
     return record
 
 

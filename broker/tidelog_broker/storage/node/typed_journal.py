@@ -37,8 +37,8 @@ class JournalKind(Generic[E]):
         key: returns the key of an entry.
         is_end: whether an entry removes all entries of its key, itself included.
         is_sequel: whether an entry is added to the previous ones of its key, instead of replacing them.
-        fault: returns why an entry cannot follow the newest one of its key (None if it can), and what the
-            operator can do; empty if it can.
+        fault: returns why an entry cannot follow the newest entry of its key, and what the operator can do; empty if
+            it can. The second argument is that newest entry; None if the key has none.
     """
 
     magic: bytes
@@ -77,8 +77,8 @@ class TypedJournal(Generic[E]):
         """Open the journal.
 
         Raises:
-            DamagedError: it is damaged or missing, or an entry cannot follow the previous ones; the node must not
-                start with a part of it, because a lost promise has no default.
+            DamagedError: the journal is damaged or missing, or an entry cannot follow the previous ones. The node must
+                not start with only a part of the entries: a vote that it has forgotten would be given twice.
             StorageFailedError: as `Journal.open`.
         """
         journal, payloads = Journal.open(fs, path, kind.magic)

@@ -60,7 +60,7 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
     """Check every partition in a stopped node's data directory; with `apply`, truncate those that can be repaired.
 
     Raises:
-        NodeDirError: it is not a data directory, or its node is running.
+        NodeDirError: `path` is not a data directory, or its node is running.
         StorageError: the disk failed, or a journal is damaged.
     """
     files = fs or RealFileSystem()
@@ -129,7 +129,7 @@ def _at(found: Repair, epoch: int, end_offset: int, copy: Path | None = None) ->
 
 
 def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
-    """Truncate, after copying the damaged epoch beside the log; an interrupted run has made the copy already."""
+    """Truncate, after copying the damaged epoch beside the log, unless an interrupted run has made the copy."""
     assert found.epoch is not None
     newest = log.active
     assert newest is not None

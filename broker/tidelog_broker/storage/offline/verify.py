@@ -100,7 +100,7 @@ class SegmentReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no synced bytes are missing."""
+        """Whether no synced bytes are missing or damaged."""
         return all(finding.severity != "damage" for finding in self.findings)
 
 
@@ -159,10 +159,13 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
         tail = examine_tail(file, nonce=header.nonce, position=scan.end_position)
     _fill(report, scan)
     if not is_begun and path != segment_path(path.parent, header.base_offset):
-        message = f"its header has base offset {header.base_offset}, its name {path.name}"
+        message = f"its header has base offset {header.base_offset}, which contradicts its name"
         report.findings.append(Finding("damage", path, 0, header.base_offset, message))
     if tail.synced_offset is not None and tail.synced_offset > scan.end_offset:
-        message = f"it was synced up to offset {tail.synced_offset}: {scan.stop.reason or 'the rest is missing'}"
+        message = (
+            f"records below offset {tail.synced_offset} were synced, but only those below {scan.end_offset} are valid: "
+            f"{scan.stop.reason or 'the bytes after them are missing'}"
+        )
         report.findings.append(Finding("damage", path, scan.stop.position, scan.end_offset, message))
     elif tail.dirty:
         message = scan.stop.reason or "there are unsynced bytes after the end; the next start removes them"
@@ -174,7 +177,7 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
 
 def _never_begun(path: Path) -> Finding:
     return Finding(
-        "torn", path, 0, None, "it has no valid header, so nothing in it was synced; the next start removes it"
+        "torn", path, 0, None, "the file has no valid header, so nothing in it was synced; the next start removes it"
     )
 
 
@@ -223,7 +226,7 @@ def _check_hashes(fs: FileSystem, report: SegmentReport, scan: SegmentScan) -> N
 
 
 def role_of(directory: Path) -> Role:
-    """Return the role of an epoch's directory by its name; an older version is recognised by a newer one beside it."""
+    """Return the role of an epoch's directory by its name; for an older version, whose name does not show it, "log"."""
     if is_aside(directory.name):
         return "aside"
     return _ROLES.get(directory.suffix, "log")

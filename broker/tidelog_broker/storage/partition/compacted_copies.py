@@ -34,7 +34,7 @@ class CompactedVersion:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its segments."""
+        """The size of the version's segments."""
         return self._log.size_bytes
 
     def append(self, batches: Sequence[Buffer]) -> None:
@@ -63,7 +63,7 @@ class CompactedVersion:
 
 
 class CompactedCopies:
-    """The compacted versions of one partition's epochs."""
+    """Writes compacted versions of one partition's epochs beside the log, and replaces the epochs by them."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
@@ -113,7 +113,10 @@ class CompactedCopies:
         held = self._held
         old = held.log_of(epoch)
         if old is None or old.damage is not None or old.end_offset != end.offset:
-            raise NotHeldError(f"epoch {epoch} is missing or incomplete in {held.directory}")
+            raise NotHeldError(
+                f"the compacted version of epoch {epoch} in {held.directory} cannot replace the epoch, which is "
+                f"missing there, is damaged, or does not end at offset {end.offset}"
+            )
         if old.end_digest == end.digest:
             self.abandon(epoch)  # The same version was fetched from another node meanwhile.
         else:

@@ -84,7 +84,7 @@ class FinishedVersion(NamedTuple):
 
 
 class CompactionPass:
-    """Runs one pass; blocks its thread.
+    """Runs one compaction pass over sealed epochs of a partition; blocks the calling thread.
 
     Args:
         reader: reads the partition's log, which must have all records from the start of the first of the epochs, or
@@ -280,7 +280,7 @@ _NOTHING_FOUND: Final = _SurvivorRange(0, 0, np.empty(0, np.int64), UnkeyedRange
 
 def _ascending(found: Sequence[Offsets]) -> Offsets:
     offsets = np.concatenate(found)
-    if not (offsets[1:] > offsets[:-1]).all():  # They are in order if no key repeats.
+    if not (offsets[1:] > offsets[:-1]).all():  # They are in order already if no key repeats.
         offsets.sort()
     return offsets
 

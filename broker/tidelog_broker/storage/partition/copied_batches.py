@@ -35,9 +35,13 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
     for batch in batches:
         header = unpack_header(batch)
         if header.length != len(batch):
-            raise _corrupt(f"received {len(batch)} bytes for a batch of {header.length}")
+            raise _corrupt(
+                f"received {len(batch)} bytes for a batch at offset {header.base_offset}, which has {header.length}"
+            )
         if header.epoch != epoch:
-            raise _corrupt(f"received a batch of epoch {header.epoch} for epoch {epoch}")
+            raise _corrupt(
+                f"received a batch of epoch {header.epoch} at offset {header.base_offset}, expected epoch {epoch}"
+            )
         if header.base_offset != offset:
             raise _corrupt(f"received a batch at offset {header.base_offset}, expected {offset}")
         if (found_crc := crc32c(memoryview(batch)[HEADER_BYTES:])) != header.body_crc:

@@ -27,7 +27,7 @@ class RunReaders(NamedTuple):
 
 
 class DetachedEpochs:
-    """The complete copies beside one partition's log. Thread-safe."""
+    """Finds the readers of complete copies beside one partition's log. Thread-safe."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held

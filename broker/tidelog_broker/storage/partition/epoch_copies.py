@@ -28,7 +28,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class EpochCopies:
-    """The copies beside one partition's log.
+    """Stores copies of epochs beside one partition's log, and adds complete ones to the log.
 
     Args:
         dormant: epochs of which an earlier process left a copy.
@@ -103,7 +103,9 @@ class EpochCopies:
             and newest.end_offset < copy.log.start_offset
             and start_digest != 0
         ):
-            self.demote(len(self._held.epochs))  # An existing copy may begin earlier and continue the log.
+            # The gap before the copy is never filled, so the older epochs leave the log. (An existing copy may begin
+            # earlier than requested, without a gap.)
+            self.demote(len(self._held.epochs))
         self._note_detached()
         return copy.position
 
@@ -146,10 +148,11 @@ class EpochCopies:
                 decided.
 
         Returns:
-            Whether it is in the log. If not, an epoch in between is missing; it is added together with that one.
+            Whether the epoch is in the log now. If not, an epoch between the log and the copy is missing; the copy is
+            added together with that epoch.
 
         Raises:
-            DivergedError: it is incomplete or differs from the decision.
+            DivergedError: the copy is incomplete or differs from the decision.
             NotHeldError: as `append_copy`.
             StorageFailedError: the disk failed.
         """
@@ -218,7 +221,7 @@ class EpochCopies:
         the next `start_epoch` or with the completed copy.
 
         Returns:
-            Its new path.
+            The new path of the copy.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -259,7 +262,7 @@ class EpochCopies:
         self._note_detached()
 
     def demote(self, count: int) -> None:
-        """Remove the oldest epochs from the log, oldest first, so that a crash leaves no gap."""
+        """Turn the `count` oldest epochs of the log into partial copies, oldest first: so a crash leaves no gap."""
         for log in self._held.epochs[:count]:
             self._held.epochs = self._held.epochs[1:]
             self._rename_to_partial_copy(log)
@@ -311,7 +314,7 @@ class EpochCopies:
         return copy
 
     def _demote_newest(self) -> None:
-        """Remove the newest epoch from the log; its copy can be resumed."""
+        """Turn the newest epoch of the log into a partial copy, which can be resumed."""
         log = self._held.epochs[-1]
         self._held.epochs = self._held.epochs[:-1]
         self._rename_to_partial_copy(log)

@@ -19,7 +19,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class EpochRepair:
-    """The repair of one partition's newest epoch."""
+    """Repairs the newest epoch of one partition where this node has lost records of it."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
@@ -56,7 +56,7 @@ class EpochRepair:
             ) from error
 
     def lost_epoch(self, active_epoch: int) -> int | None:
-        """Return the newest epoch that has begun on this node, if its directory is missing.
+        """Return the newest epoch that has begun on this node, if its directory is missing; None if none is missing.
 
         If the partition's whole directory is missing, the lost epoch is unknown: it may be `active_epoch`.
         """
@@ -80,7 +80,10 @@ class EpochRepair:
             raise space_or_failure(f"{self._held.directory} cannot be recreated", error) from error
 
     def repairable_end(self, epoch: int) -> LogPosition | None:
-        """Return the end of the valid prefix of the newest epoch, if that is in LIMBO and readable."""
+        """Return the end of the valid prefix of the newest epoch.
+
+        None if that is not `epoch`, if it is not in LIMBO, or if an epoch cannot be opened.
+        """
         log = self._held.active
         if log is None or log.epoch != epoch or log.damage is None or self._held.lost is not None:
             return None

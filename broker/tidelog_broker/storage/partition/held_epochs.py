@@ -97,7 +97,7 @@ class HeldEpochs:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The damaged epoch that cannot be opened, so that older ones stay closed too; None without one."""
+        """The damaged epoch that cannot be opened, so that older ones stay closed, too; None if there is none."""
         lost = self.lost
         return lost.epoch if lost is not None and not lost.is_aside and not lost.needs_engine else None
 
@@ -143,7 +143,7 @@ class HeldEpochs:
         return next((log for log in self.epochs if log.epoch == epoch), None)
 
     def copy_of(self, epoch: int) -> EpochStore | None:
-        """Return an epoch's log, or its complete copy beside the log; None without one."""
+        """Return an epoch's log, or its complete copy beside the log; None if there is neither."""
         return next((log for log in (*self.epochs, *self.detached) if log.epoch == epoch), None)
 
     def replace(self, old: EpochStore, made: Path, decided: int, end: LogPosition) -> None:
@@ -204,8 +204,8 @@ class HeldEpochs:
     def make_directory(self) -> Callable[[], None]:
         """Create the partition's directory if it is missing; return a function that waits until it is durable.
 
-        The sync runs on another thread if there is one. Call the function before an epoch gets its name: a process
-        killed before that would leave a log that the next process takes for durable.
+        The sync runs on another thread if there is one. Call the function before an epoch gets its name: if this
+        process were killed before the sync, the next one would take the epoch's log for durable.
 
         Raises:
             DiskFullError: no space; the returned function raises it, too.
@@ -232,7 +232,7 @@ class HeldEpochs:
 
 
 def find_lost_epoch(disk: Volume, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:
-    """Return the epoch that puts a partition into LIMBO, after its epochs were opened."""
+    """Return the epoch that puts a partition into LIMBO, after its epochs were opened; None if none does."""
     if opened.unreadable is not None:
         epoch, message = opened.unreadable
         return LostEpoch(epoch, message, is_aside=False, needs_engine=opened.needs_engine)

@@ -29,7 +29,7 @@ _LINE_BYTES: Final = 29
 
 
 def load_log_start(fs: FileSystem, directory: Path) -> int:
-    """Return the offset stored in a partition's directory; 0 if none is stored.
+    """Return the log start offset stored in a partition's directory; 0 if none is stored.
 
     Raises:
         StorageFailedError: the disk cannot be read.
@@ -45,7 +45,7 @@ def load_log_start(fs: FileSystem, directory: Path) -> int:
 
 
 def keep_space(fs: FileSystem, directory: Path) -> None:
-    """Create the file with all of its blocks and offset 0 if it is missing, so that a full disk accepts another offset.
+    """Create the file with both blocks and offset 0 if it is missing, so that a full disk accepts another offset.
 
     Raises:
         DiskFullError: no space; the file is still missing.

@@ -2,7 +2,8 @@
 
 A read returns batches reduced to the matching records, and the offset up to which the log was examined. It examines a
 bounded number of bytes, so a result may be empty and still have advanced; the caller continues from there. Batches that
-an index lists because of a hash collision count as well, so that clients cannot make reads expensive by colliding keys.
+an index lists because of a hash collision count towards the bound, so that clients cannot make reads expensive by
+colliding keys.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ class MatchingReader:
         """Yield the batches that may match, with their slots, oldest or newest first.
 
         Raises:
-            DamagedError: the disk cannot be read.
+            OSError: the disk cannot be read.
         """
         first, stop, column = extent.first, extent.stop, lookup.column
         if column is not None:
@@ -225,7 +226,7 @@ class MatchingReader:
 
 
 class _RecentMatches:
-    """The matching records of the batches in which the last searches found the newest one, which callers read next.
+    """The matching records of the batches with the newest matches of the last searches: callers read them next.
 
     An entry is valid while the batch at its offset has the same stored header, which has the CRC of the body and the
     running digest. Thread-safe.

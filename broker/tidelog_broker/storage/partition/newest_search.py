@@ -91,7 +91,7 @@ class UnkeyedRanges:
 
 
 class NewestSearch:
-    """Searches the log up to a horizon; blocks its thread.
+    """Finds the newest record of each key below a horizon of the log; blocks the calling thread.
 
     Args:
         read: reads the log.
@@ -108,7 +108,7 @@ class NewestSearch:
         """Number of slices into which the keys are divided; a power of two."""
 
     def newest(self, start: int, part: int) -> Newest:
-        """Find the newest records from `start` on of the keys of a slice.
+        """Find the newest records from `start` on of the keys of a slice, whose number is `part`.
 
         Raises:
             DamagedError: a batch does not begin where the one before it ends.
@@ -167,7 +167,7 @@ class NewestSearch:
         return self._compared(rows.once_or_repeated(), part, unkeyed)
 
     def _compared(self, found: _OnceOrRepeated, part: int, unkeyed: UnkeyedRanges) -> Newest | None:
-        """Add the newest records of the keys whose hashes repeat to those of the others."""
+        """Add the newest records of the keys whose hashes repeat to those of the others; None if too many repeat."""
         repeated = found.repeated
         if len(repeated) > REPEATS_MAX * (len(repeated) + len(found.once)):
             return None
@@ -242,7 +242,7 @@ class NewestSearch:
             yield _Keyed(pa.concat_arrays(keys), np.concatenate(offsets))
 
     def _reads(self, offset: int) -> Iterator[list[RecordBatch]]:
-        """Yield the batches from the one that holds `offset` on, those of a read at once, checked.
+        """Yield the checked batches from the one that holds `offset` on; each list has the batches of one read.
 
         Raises:
             DamagedError: a batch does not begin where the one before it ends.
@@ -260,7 +260,7 @@ class NewestSearch:
             yield batches
 
     def _reads_of(self, wanted: Offsets) -> Iterator[list[RecordBatch]]:
-        """Yield batches that hold these ascending offsets, those of a read at once, and maybe others between them."""
+        """Yield the batches that hold these ascending offsets, and maybe others; each list has those of one read."""
         at = 0
         while at < len(wanted):
             views, next_offset = self._read(int(wanted[at]), self._horizon)
@@ -279,9 +279,9 @@ class _OnceOrRepeated(NamedTuple):
     """Offsets of records by whether their hash occurs once.
 
     Attributes:
-        once: of those whose hash occurs once, in any order.
+        once: offsets of records whose hash occurs once, in any order.
         hashes: the upper bits of the hashes of `once`, in the same order unless `repeated` is empty.
-        repeated: of the others, ascending.
+        repeated: offsets of the other records, ascending.
     """
 
     once: Offsets
@@ -301,7 +301,7 @@ class _HashedRows:
 
     @property
     def hashes(self) -> Hashes:
-        """The hashes."""
+        """The hashes of the records that were added and not removed."""
         return self._hashes[: self.count]
 
     def has_room(self, count: int) -> bool:
@@ -316,7 +316,7 @@ class _HashedRows:
         self.count = end
 
     def keep(self, kept: Bools) -> None:
-        """Remove the other records."""
+        """Remove the records for which `kept` is False."""
         hashes, offsets = self.hashes[kept], self._offsets[: self.count][kept]
         self.count = len(hashes)
         self._hashes[: self.count], self._offsets[: self.count] = hashes, offsets
@@ -363,7 +363,7 @@ def _repeated(ordered: Hashes) -> Bools:
 
 
 def _among(offsets: Offsets, wanted: Offsets) -> Bools:
-    """Return which offsets are among others, which ascend."""
+    """Return which of `offsets` are in `wanted`, which ascends."""
     if not len(wanted):
         return np.zeros(len(offsets), np.bool_)
     at = np.searchsorted(wanted, offsets)

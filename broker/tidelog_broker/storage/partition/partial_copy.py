@@ -97,7 +97,7 @@ class PartialCopy:
 
     @property
     def position(self) -> LogPosition:
-        """The end of the copy. After a crash it may be less: unsynced batches are fetched again."""
+        """The end of the copy. After a crash the copy may be shorter: unsynced batches are fetched again."""
         return LogPosition(self.log.end_offset, self.log.end_digest)
 
     @property

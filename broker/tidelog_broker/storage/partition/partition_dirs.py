@@ -93,7 +93,7 @@ def epoch_dir_name(epoch: int) -> str:
 
 
 def compacted_dir_name(epoch: int, decided: int) -> str:
-    """Return the name of the directory of an epoch's version that the decision at the end of `decided` compacted."""
+    """Return the name of the directory of a compacted version of an epoch that the end of epoch `decided` decided."""
     return f"{epoch_dir_name(epoch)}.c{decided:08d}"
 
 
@@ -122,7 +122,7 @@ def _versions(fs: FileSystem, directory: Path) -> dict[int, list[Path]]:
 
 
 def partial_copy_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
-    """Return the directories of epochs outside the log by epoch, in order."""
+    """Return the directories of partial copies beside the log, by epoch, in order."""
     return _matching(fs, directory, _FILL_DIR)
 
 
@@ -147,7 +147,7 @@ def aside_dirs(fs: FileSystem, directory: Path) -> list[Path]:
 
 
 def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
-    """Return the epoch that was the newest of the log when it was set aside, if it has not been replaced."""
+    """Return the epoch that was the newest of the log when it was set aside; None if it was replaced, or none was."""
     names = [match for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
     aside = max((int(match[1]) for match in names if FILL_SUFFIX not in match[0]), default=None)
     newest = max(epoch_dirs(fs, directory), default=-1)
@@ -155,7 +155,7 @@ def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
 
 
 def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
-    """Return the newest epoch that has begun in a partition's directory, if neither it nor a newer one is stored."""
+    """Return the newest epoch that has begun in a partition's directory; None if that or a newer one is stored."""
     marked = marked_newest(fs, directory)
     aside = [int(match[1]) for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
     newest = max([*epoch_dirs(fs, directory), *partial_copy_dirs(fs, directory), *aside], default=-1)
@@ -188,7 +188,7 @@ def demote(volume: Volume, directory: Path) -> None:
     """Rename the directory of an epoch of the log to `.fill`, durably. Its store must be closed.
 
     Raises:
-        OSError: the directory has one of the two names.
+        OSError: the directory has its old or its new name.
     """
     match = _EPOCH_DIR.fullmatch(directory.name)
     assert match is not None
@@ -205,10 +205,10 @@ def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | Non
     The new name begins with `called`, by default the old name.
 
     Raises:
-        OSError: the directory has one of the two names.
+        OSError: the directory has its old or its new name.
     """
     called = called or directory.name
-    with contextlib.suppress(OSError):  # On a full or failing disk only the directory's name has the reason.
+    with contextlib.suppress(OSError):  # On a full or failing disk the copy is set aside without the reason.
         if not fs.exists(directory / REASON_NAME):
             with closing(fs.open(directory / REASON_NAME, create=True)) as file:
                 file.pwritev([reason.encode() + b"\n"], 0)

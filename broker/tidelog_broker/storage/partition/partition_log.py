@@ -146,7 +146,7 @@ class PartitionLog:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The damaged epoch that could not be opened, and because of which older ones were not; None without one."""
+        """The damaged epoch that cannot be opened, so that older ones were not opened either; None if there is none."""
         return self._held.unreadable_epoch
 
     @property
@@ -180,19 +180,19 @@ class PartitionLog:
         return self._held.size_bytes
 
     def survives_restart(self, engine: str) -> bool:
-        """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
+        """Return whether an engine's synced records survive a restart; True also if the engine is not installed."""
         return survives_restart(self._held.disk, engine)
 
     def log_of(self, epoch: int) -> EpochStore | None:
-        """Return the store of an epoch, if it is in the partition's log."""
+        """Return the store of an epoch; None if the partition's log does not have the epoch."""
         return self._held.log_of(epoch)
 
     def copy_of(self, epoch: int) -> EpochStore | None:
-        """Return the store of an epoch, if it is in the partition's log or a complete copy beside it."""
+        """Return the store of an epoch in the log, or of its complete copy beside the log; None if there is neither."""
         return self._held.copy_of(epoch)
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
-        """Return end offset and end digest of an epoch; if it has no files, its start and 0."""
+        """Return end offset and end digest of an epoch; if the log does not have it, `start_offset` and 0."""
         return self._held.epoch_end(epoch, start_offset)
 
     # ------------------------------------------------------------------------------------ appending
@@ -256,10 +256,14 @@ class PartitionLog:
     ) -> EpochStore:
         """Begin the next epoch at `start_offset`, sealing the newest one if it ends there.
 
-        If the log ends earlier, its epochs leave it and become fills, because there would be a gap. This is also how a
-        partition continues whose newest epoch is set aside or being repaired, since its end is decided. Beginning an
-        epoch that has begun and is still empty changes nothing. With `is_lacking` the epoch had begun before and its
-        directory was lost: it is in LIMBO, as during a repair. A new epoch is stored by `engine`.
+        If the log ends earlier, its epochs leave it and become partial copies, because there would be a gap. This is
+        also how a partition continues whose newest epoch is set aside or being repaired, since its end is decided.
+        Beginning an epoch that has begun and is still empty changes nothing.
+
+        Args:
+            engine: the name of the engine that stores a new epoch.
+            is_lacking: whether the epoch had begun before and its directory was lost: it is in LIMBO then, as during a
+                repair.
 
         Raises:
             EngineMissingError: the engine is not installed; the old epoch may be sealed.
@@ -318,7 +322,7 @@ class PartitionLog:
 
         Raises:
             DivergedError: no batch of this log ends at `end_offset`; nothing has changed.
-            LimboError: it is damaged before `end_offset`; nothing has changed.
+            LimboError: the log is damaged before `end_offset`; nothing has changed.
             StorageFailedError: the disk failed.
         """
         log = self.active
@@ -334,11 +338,11 @@ class PartitionLog:
             drop_snapshots_behind(self._held.disk.fs, self.directory, end_offset)
         except OSError as error:
             raise StorageFailedError(
-                f"snapshots in {self.directory} cannot be removed: {error}; check the disk"
+                f"producer snapshots in {self.directory} cannot be removed: {error}; check the disk"
             ) from error
 
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
-        """Return the offset below which retention is to delete whole old segments, 0 for none. Thread-safe.
+        """Return the offset below which retention is to delete whole old segments; 0 if there are none. Thread-safe.
 
         Segments are deleted that end at or below `below`, or that exceed `bytes_max` (0: no bound); none that ends
         above `committed`, never the newest, and none in LIMBO.
@@ -364,7 +368,7 @@ class PartitionLog:
             log.sync_names()
 
     def beginning_above(self, below: int) -> LogBeginning | None:
-        """Return where the log begins once the records below an offset are deleted; None without an epoch."""
+        """Return where the log begins once the records below an offset are deleted; None if it has no epoch."""
         parts = [(held.epoch, part) for held in self._held.epochs for part in held.segments]
         found = next((one for one in parts if one[1].end_offset > below), parts[-1]) if parts else None
         return LogBeginning(found[0], found[1].base_offset, found[1].start_digest) if found is not None else None
@@ -372,14 +376,17 @@ class PartitionLog:
     def delete_before(self, offset: int, go_on: Callable[[], bool] = lambda: True) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.
 
-        `go_on` is called before each deletion.
+        If the log is overtaken (`EpochCopies.is_overtaken`), all of it is deleted, and the copy after the gap becomes
+        the log.
 
-        If the log `is_overtaken`, all of it is deleted, and the copy after the gap becomes the log.
+        Args:
+            go_on: called before each deletion; False ends the deletions.
 
-        Returns the bytes freed.
+        Returns:
+            The bytes freed.
 
         Raises:
-            StorageFailedError: a name could not be removed.
+            StorageFailedError: the files of a segment could not be removed.
         """
         freed_bytes = 0
         if self.copies.is_overtaken(offset):
@@ -446,7 +453,7 @@ class PartitionLog:
             if log.damage is not None:
                 raise LimboError(str(held.limbo))
         if not held.epochs:
-            raise StorageFailedError(f"{self.directory} has no epoch yet")
+            raise StorageFailedError(f"{self.directory} takes no appends: it has no epoch yet")
         return held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:

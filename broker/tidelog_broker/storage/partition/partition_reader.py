@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class PartitionLogReader:
-    """Reads the log of a `PartitionLog`."""
+    """Reads a partition's log across its epochs, on any thread."""
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
@@ -95,7 +95,7 @@ class PartitionLogReader:
 
 
 def retry_if_replaced(held: HeldEpochs, read: Callable[[], R]) -> R:
-    """Read, and retry if the files of an epoch were replaced meanwhile by another version.
+    """Return the result of `read`; call it again if an epoch was replaced meanwhile by another version.
 
     Raises:
         ProtocolError: OFFSET_OUT_OF_RANGE although nothing was replaced, or another error of `read`.
@@ -114,7 +114,7 @@ def check_offset(held: HeldEpochs, offset: int) -> None:
 
     Raises:
         ProtocolError: OFFSET_OUT_OF_RANGE.
-        NotHeldError: it is before this node's copy of the log, but was not deleted by retention.
+        NotHeldError: the offset is before this node's copy of the log, but was not deleted by retention.
     """
     epochs, name = held.epochs, f"{held.name.topic}/{held.name.partition}"
     if epochs and held.gone_below <= offset < epochs[0].start_offset:

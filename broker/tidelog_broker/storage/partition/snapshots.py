@@ -79,11 +79,11 @@ def load_snapshots(fs: FileSystem, directory: Path) -> Iterator[ProducerSnapshot
             if snapshot is not None:
                 yield snapshot
     except OSError as error:
-        raise unreadable(f"the snapshots in {directory} cannot be read", error) from error
+        raise unreadable(f"the producer snapshots in {directory} cannot be read", error) from error
 
 
 def drop_snapshots_behind(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Remove snapshots after a truncated log's end: they would hide older snapshots that are still valid.
+    """Remove snapshots at offsets above `offset`, the end of a truncated log: they would hide older, valid ones.
 
     Raises:
         OSError: a snapshot could not be removed.

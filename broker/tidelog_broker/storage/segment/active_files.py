@@ -45,14 +45,14 @@ class ActiveFiles:
             self._open[segment] = None
 
     def trim(self, segment: Parked) -> None:
-        """Park other segments than `segment` while there are too many. The caller must not hold a segment's lock."""
+        """Park other segments than `segment` while too many files are open. The caller holds no segment's lock."""
         for _ in range(2 * len(self._open)):
             oldest = self._oldest(segment)
             if oldest is None:
                 return
             if not oldest.park():
                 with self._lock:
-                    if oldest in self._open:  # The file is in use, so its log moves to the end of the queue.
+                    if oldest in self._open:  # The file is in use, so the segment moves to the end of the queue.
                         del self._open[oldest]
                         self._open[oldest] = None
 
@@ -62,7 +62,7 @@ class ActiveFiles:
             self._open.pop(segment, None)
 
     def _oldest(self, but: Parked) -> Parked | None:
-        """Return the next segment to park; None if the bound holds, or all but `but` were used recently."""
+        """Return the next segment to park; None if few enough files are open, or all but `but` were used recently."""
         with self._lock:
             if len(self._open) <= self._capacity:
                 return None
@@ -77,5 +77,5 @@ class ActiveFiles:
 
 
 def active_files_max(limit: int | None = None) -> int:
-    """Return how many files logs may keep open for appends: a quarter of the descriptor limit, within bounds."""
+    """Return how many files logs may keep open for appends: a quarter of the descriptor limit, but 64 to 2048."""
     return max(ACTIVE_FILES_MIN, min(ACTIVE_FILES_MAX, (descriptor_limit() if limit is None else limit) // 4))

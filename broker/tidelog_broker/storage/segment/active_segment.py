@@ -37,7 +37,9 @@ from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES
 from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _PARKED_BYTES: Final = 1 << 62
-"""Larger than any file: an appender first calls `ensure_space`, which reopens the file."""
+"""`left_bytes_min` of a parked segment: larger than any file, so that the appender first calls `ensure_space`, which
+reopens the file.
+"""
 _PADDING: Final = [bytes(length) for length in range(BATCH_ALIGNMENT_BYTES)]
 
 
@@ -45,7 +47,7 @@ _BATCH_FIELDS: Final = struct.Struct("<12xI36xI8xqQ8xQ24xI")
 
 
 class BatchFields(NamedTuple):
-    """The fields of a stamped batch that an append needs."""
+    """The header fields that an append needs of a stamped batch, that is, one with its offset, epoch and digest."""
 
     body_length: int
     last_offset_delta: int
@@ -92,7 +94,7 @@ class SegmentStart:
 
 
 class ActiveSegment:
-    """A segment that one thread appends to; another thread may only allocate its space."""
+    """The growing segment of an epoch: one thread appends to it; others may allocate space, park it or rename it."""
 
     def __init__(
         self,
@@ -118,7 +120,9 @@ class ActiveSegment:
         self._growing = False
         self._sealed = False
         self.left_bytes_min = 0
-        """How much of `allocated_bytes` must be left after a group, because preallocation is due otherwise."""
+        """Minimum bytes of `allocated_bytes` that a group must leave free; otherwise the appender calls `ensure_space`
+        first, because preallocation is due.
+        """
         self._file_lock = threading.Lock()
         self._may_be_parked = is_named
         """Whether the file has its final name and belongs to this segment."""
@@ -134,7 +138,7 @@ class ActiveSegment:
     def begin(
         cls, disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int, spare: Path | None = None
     ) -> ActiveSegment:
-        """Create a new segment file, or reuse a `spare` one; `take_name` makes its header durable and renames it.
+        """Create a segment file under a temporary name, or reuse the file `spare`; `take_name` gives it its final name.
 
         Raises:
             OSError: nothing has changed.
@@ -189,17 +193,17 @@ class ActiveSegment:
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the segment's first record."""
         return self.header.base_offset
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is appended to."""
+        """Whether the segment takes appends: always True here."""
         return True
 
     @property
     def start_digest(self) -> int:
-        """The running digest before its first record."""
+        """The running digest before the segment's first record."""
         return self.header.start_digest
 
     @property
@@ -209,12 +213,12 @@ class ActiveSegment:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its content, without preallocated space."""
+        """The size of the segment's content, without preallocated space."""
         return self.end.position
 
     @property
     def has_batches(self) -> bool:
-        """Whether it has batches."""
+        """Whether the segment has batches: it may have only its header and sync marks."""
         return len(self.opened.index) > 0
 
     def ensure_space(self, length_bytes: int) -> None:
@@ -256,7 +260,7 @@ class ActiveSegment:
         If descriptors are exhausted, files without a lease are closed first.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         with self._space_lock, self._file_lock:
             if self.is_parked:
@@ -307,21 +311,21 @@ class ActiveSegment:
 
     @property
     def can_be_opened(self) -> bool:
-        """Whether a reader may open the file itself: it may just have been parked."""
+        """Whether a reader may open the file by its path, because this object may have parked it."""
         return self._may_be_parked
 
     def open_to_read(self) -> OpenSegment:
         """Open a parked segment for a reader.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         file, known = self._disk.fs.open_readonly(self.path), self.opened
         hashes = known.hashes.cut(len(known.index), file, known.index)
         return OpenSegment(file, known.index, synced_bytes=known.synced_bytes, hashes=hashes)
 
     def _unpark(self) -> None:
-        """Reopen the file; with `_file_lock` held. The caller then trims `active_files` if it can."""
+        """Reopen the file; with `_file_lock` held. The caller trims `active_files` once it holds no lock."""
         file, known = self._disk.open_to_append(self.path), self.opened
         hashes = known.hashes.cut(len(known.index), file, known.index)
         self.opened = OpenSegment(file, known.index, synced_bytes=known.synced_bytes, hashes=hashes)
@@ -336,7 +340,7 @@ class ActiveSegment:
             was_parked = self.is_parked
             if was_parked:
                 self._unpark()
-            self._written_bytes = end_position  # Set before the end is published: until then the file is not parked.
+            self._written_bytes = end_position  # Set first, so that `park` syncs these bytes before it closes the file.
             self.opened.file.pwritev(buffers, position)
         self.was_used = True
         if was_parked:
@@ -345,7 +349,7 @@ class ActiveSegment:
     # ------------------------------------------------------------------------------------ writing
 
     def write(self, batches: Sequence[Buffer], fields: Sequence[BatchFields], synced_offset: int) -> None:
-        """Write a group in one call, preceded by a sync mark if `synced_offset` has advanced; then index it.
+        """Write a group of batches in one call, after a sync mark if `synced_offset` has advanced; then index them.
 
         Raises:
             OSError: any part of the group may be on the disk; the segment must not be used any more.
@@ -431,9 +435,9 @@ class ActiveSegment:
             self.opened.file.truncate(self.end.position)
 
     def _look_ahead(self) -> None:
-        """Compute how much space must be left after a group before preallocation is due; 0 if none is.
+        """Update `left_bytes_min`: the free space below which the next chunk is due; 0 if no chunk is to be requested.
 
-        Called when one of the inputs has changed, because every publish uses the result.
+        Called when one of its inputs has changed, so that a publish only compares two numbers.
         """
         if self.is_parked:
             self.left_bytes_min = _PARKED_BYTES
@@ -480,9 +484,9 @@ class ActiveSegment:
 
 
 def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Index, end: SegmentEnd) -> None:
-    """Write the index file of a sealed segment and rename it. It is not synced: its CRC suffices.
+    """Write the index file of a sealed segment and rename it. It is not synced: readers check its CRC.
 
-    On a full disk it is left out; a reader rebuilds it.
+    On a full disk the file is not written; a reader rebuilds the index from the segment.
     """
     path = index_path(segment)
     unnamed = path.with_name(path.name + NEW_SUFFIX)
@@ -500,6 +504,6 @@ def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Ind
 
 def _remove_leftover(fs: FileSystem, path: Path) -> None:
     """Remove the remains of a failed creation; on a failing disk the next open removes them."""
-    with contextlib.suppress(OSError):  # The first error is reported.
+    with contextlib.suppress(OSError):  # The caller handles the error of the creation.
         if fs.exists(path):
             fs.unlink(path)

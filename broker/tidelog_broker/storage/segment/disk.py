@@ -32,7 +32,7 @@ from tidelog_proto.process.file_descriptors import descriptor_limit
 OPEN_SEGMENTS_MAX: Final = 512
 """Upper bound of the number of open segments, whatever the descriptor limit is."""
 OPEN_SEGMENTS_MIN: Final = 16
-"""Lower bound of that number, in addition to the segments that are appended to."""
+"""Minimum number of open segments besides those that logs append to."""
 FILES_PER_SEGMENT: Final = 4
 """Descriptors of one segment: its file, a mapping, and one for each index of keys or tags."""
 MEMORY_BYTES_DEFAULT: Final = 256 * MIB
@@ -213,7 +213,7 @@ class OpenSegments:
         return segment
 
     def _close(self, segment: OpenSegment) -> bool:
-        """Close a segment without a lease; return whether no slice of it exists."""
+        """Close a segment without a lease; return whether no slice of its mapping exists."""
         is_free = self.mappings.drop(segment.file)
         segment.close()
         return is_free

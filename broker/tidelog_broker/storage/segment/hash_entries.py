@@ -34,7 +34,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES, SEGMENT_BYTES_MAX
 
 Entries = npt.NDArray[np.uint64]
-"""Sorted and unique."""
+"""Entries of an index of keys or tags, sorted and unique."""
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -53,7 +53,7 @@ class BatchEntries(NamedTuple):
 
     Attributes:
         entries: the entries of all batches that are not open.
-        open_slots: the slots of the open batches, which every lookup returns; ascending.
+        open_slots: the slots of the open batches, which have no entries, so that every lookup returns them; ascending.
     """
 
     entries: Entries
@@ -103,7 +103,7 @@ def collect(
 
 
 def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColumn, _Gathered]) -> None:
-    """Add a batch's keys, of all columns or of none.
+    """Add the keys of a batch to `found`: those of all columns, or none if the batch is corrupt.
 
     Raises:
         ProtocolError, ValueError: the batch is corrupt.
@@ -155,7 +155,7 @@ def _sorted_once(entries: Entries) -> Entries:
 
 
 def _without_dense(index: Index, found: BatchEntries, first: int, stop: int) -> BatchEntries:
-    """Remove the entries of batches that have more of them than bytes."""
+    """Remove the entries of batches whose entries take more bytes than the batch, and list these batches as open."""
     counts = np.bincount(slots_of(found.entries) - first, minlength=stop - first)
     lengths = np.array([padded(index.place(slot).length) for slot in range(first, stop)], np.int64)
     dense = np.flatnonzero(counts * ENTRY_BYTES > lengths)
@@ -166,6 +166,6 @@ def _without_dense(index: Index, found: BatchEntries, first: int, stop: int) -> 
 
 
 def newest_or_oldest(slots: Iterable[npt.NDArray[np.int64]], count_max: int, *, newest: bool) -> list[int]:
-    """Merge and deduplicate slots from several sources; return the first or the last of them."""
+    """Merge and deduplicate slots from several sources; return the lowest `count_max`, or with `newest` the highest."""
     ordered = np.unique(np.concatenate([np.empty(0, np.int64), *slots]))
     return [int(slot) for slot in (ordered[-count_max:] if newest else ordered[:count_max])]

@@ -121,7 +121,7 @@ def pack_hashes(runs: HashRuns, column: TextColumn, *, nonce: int, end: SegmentE
 
 
 class HashFile:
-    """An open index file. Thread-safe."""
+    """An open `.key` or `.tag` file: finds the batches of its segment that may have a key or tag. Thread-safe."""
 
     def __init__(self, file: File, header: _Header, directory: bytes) -> None:
         self._file = file
@@ -133,7 +133,7 @@ class HashFile:
 
     @classmethod
     def load(cls, file: File, column: TextColumn, *, nonce: int, slots: int, end: SegmentEnd) -> HashFile:
-        """Read header and directory; the index takes over the file.
+        """Read header and directory; the returned object closes the file.
 
         Args:
             file: the index file that has the name of the segment.
@@ -141,7 +141,7 @@ class HashFile:
             slots: the number of the segment's batches.
 
         Raises:
-            LayoutError: it is invalid and must be rebuilt.
+            LayoutError: the index file is invalid and must be rebuilt.
             OSError: the disk cannot be read.
         """
         raw = file.pread(HASH_HEADER_BYTES, 0)

@@ -8,7 +8,7 @@ from typing import Final
 from tidelog_proto.limits import MIB
 
 HASHES_BYTES_MAX: Final = 256 * MIB
-"""Default bound on this memory."""
+"""Default bound on the memory for in-memory indexes of growing segments, of all logs of a node together."""
 
 
 class HashMemory:

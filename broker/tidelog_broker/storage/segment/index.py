@@ -109,7 +109,7 @@ class Index:
         )
 
     def place(self, slot: int) -> Place:
-        """Return the place of a slot's batch."""
+        """Return the position and length of the batch in a slot."""
         packed = self.places[slot]
         return Place((packed >> _LENGTH_BITS) * BATCH_ALIGNMENT_BYTES, packed & _LENGTH_MASK)
 
@@ -160,13 +160,13 @@ def parse_index_header(data: Buffer, *, nonce: int) -> IndexHeader:
     """Parse the header of an index file.
 
     Raises:
-        LayoutError: it is short, damaged, or of another segment.
+        LayoutError: the file is short, damaged, or of another segment or version.
     """
     if len(data) < INDEX_HEADER_BYTES:
         raise LayoutError(f"the index has {len(data)} bytes, fewer than its header of {INDEX_HEADER_BYTES}")
     magic, version, found_nonce, count, offset, position, digest, entries_crc, crc = _HEADER.unpack_from(data)
     if magic != INDEX_MAGIC or version != FORMAT_VERSION or crc != crc32c(memoryview(data)[: INDEX_HEADER_BYTES - 4]):
-        raise LayoutError("the index's header is damaged")
+        raise LayoutError("the index's header is damaged or has another version")
     if found_nonce != nonce:
         raise LayoutError("the index belongs to another segment")
     return IndexHeader(count, SegmentEnd(offset, position, digest), entries_crc)
@@ -176,7 +176,7 @@ def load_index(file: File, *, nonce: int) -> tuple[Index, SegmentEnd]:
     """Read and check an index file.
 
     Raises:
-        LayoutError: it is short, damaged, or of another segment, and must be rebuilt.
+        LayoutError: the file is short, damaged, or of another segment or version, and must be rebuilt.
     """
     header = parse_index_header(file.pread(INDEX_HEADER_BYTES, 0), nonce=nonce)
     body = memoryview(file.pread(max(0, file.size() - INDEX_HEADER_BYTES), INDEX_HEADER_BYTES))

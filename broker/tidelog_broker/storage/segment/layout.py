@@ -112,7 +112,7 @@ class SegmentHeader:
             LayoutError: it is too short, or has another magic, a wrong CRC or another version.
         """
         if len(data) < SEGMENT_HEADER_BYTES:
-            raise LayoutError(f"a segment header has {SEGMENT_HEADER_BYTES} bytes, got {len(data)}")
+            raise LayoutError(f"a segment header must have {SEGMENT_HEADER_BYTES} bytes, got {len(data)}")
         magic, version, *fields, crc = _HEADER.unpack_from(data)
         if magic != SEGMENT_MAGIC:
             raise LayoutError(f"the segment's magic is {magic:#010x}, not {SEGMENT_MAGIC:#010x}")

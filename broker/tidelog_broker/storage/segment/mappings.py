@@ -26,7 +26,7 @@ HELD_BYTES_MAX: Final = 1024 * MIB
 
 
 class Mappings:
-    """The set of mappings. Thread-safe.
+    """A bounded LRU set of mappings of sealed segments, from which batches are sent. Thread-safe.
 
     Args:
         bytes_max, files_max: bounds on what stays mapped for the next read.

@@ -22,7 +22,7 @@ from tidelog_proto.limits import HEADER_BYTES, KIB
 from tidelog_proto.wire.frames import JOIN_BYTES_MAX
 
 MAPPED_BYTES_MIN: Final = 64 * KIB
-"""Smaller reads copy: that is cheaper than mapping, and the sender may join small parts, which reads them."""
+"""Smaller reads copy: that is cheaper than mapping, and the sender may join small parts, which touches their pages."""
 MAPPED_BATCH_BYTES_MIN: Final = 8 * KIB
 """Smallest average batch size for which a mapping pays, because each header is read separately."""
 AHEAD: Final = 2
@@ -59,11 +59,11 @@ def read_batches(
         The batches and the offset after the last; no batches and `offset` if the segment has none from there on.
 
     Raises:
-        DamagedError: the batch that the index lists is missing.
+        DamagedError: the file lacks the first batch that the index lists.
     """
     index = opened.index
     first = index.slot_of(offset)
-    # The last readable batch: the one after it begins at or below the limit.
+    # A batch ends where the next one begins, so those before the batch that holds the limit end at or below it.
     stop = index.slots_below(end_offset)
     if limit_offset < end_offset:
         stop = min(stop, index.slot_of(limit_offset))

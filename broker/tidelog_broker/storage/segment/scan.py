@@ -42,7 +42,7 @@ class Window:
         self._data = memoryview(b"")
 
     def get(self, position: int, length_bytes: int) -> memoryview:
-        """Return these bytes; fewer at the end of the file."""
+        """Return `length_bytes` bytes from `position` on; fewer at the end of the file."""
         start = position - self._at
         if start < 0 or start + length_bytes > len(self._data):
             self._data = memoryview(self._file.pread(max(length_bytes, self._window_bytes), position))
@@ -69,7 +69,7 @@ class SegmentScan:
     end_offset: int
     end_digest: int
     synced_offset: int
-    """From the newest mark in the valid prefix, or from the segment's header."""
+    """The highest synced offset of the marks in the valid prefix and of the segment's header."""
     synced_end: SegmentEnd
     """The end of the part that a mark in the valid prefix declares synced; the scan's start without such a mark."""
     index: Index = field(default_factory=Index)

@@ -26,22 +26,22 @@ class SealedSegment:
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the segment's first record."""
         return self.header.base_offset
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is appended to."""
+        """Whether the segment takes appends: always False here."""
         return False
 
     @property
     def start_digest(self) -> int:
-        """The running digest before its first record."""
+        """The running digest before the segment's first record."""
         return self.header.start_digest
 
     @property
     def end(self) -> SegmentEnd:
-        """The end, including space after the last batch."""
+        """The segment's end. Its position is the end of the file, which may be after the last batch."""
         return SegmentEnd(self.end_offset, self.size_bytes, self.end_digest)
 
     def open(self, disk: Disk) -> OpenSegment:

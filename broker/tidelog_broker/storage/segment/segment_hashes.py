@@ -1,4 +1,4 @@
-"""Lookup of an open segment's batches by key or tag: from its index files, or from in-memory indexes of a prefix.
+"""Lookup of an open segment's batches by key or tag: in its index files, or in memory for its first batches.
 
 The index need not be consistent with the segment. A lookup first extends the index as far as it searches; batches that
 are not indexed yet, because reading them would take too long, are all returned. So a result never lacks a matching
@@ -24,7 +24,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class SegmentHashes:
-    """The indexes of one segment. For any thread that holds a lease of the segment.
+    """Finds the batches of one segment that may have a key or tag. For any thread with a lease of the segment.
 
     Args:
         runs: existing in-memory indexes.

@@ -1,9 +1,9 @@
 """Reuse of a segment's file that retention deletes, for the next segment of the log.
 
 The page cache memory of a deleted file is returned to the kernel, and on a virtual machine to the host; touching fresh
-pages costs ten times as much as copying into cached ones. Blocks that were allocated and never written must be
-converted at the next sync. A file that was written before has neither cost. So a log with retention keeps the file of
-its oldest segment, under a name that recovery removes, until it begins the next segment.
+pages costs ten times as much as copying into cached ones. Blocks that were allocated and never written cost the file
+system a metadata update at the next sync. A file that was written before has neither cost. So a log keeps the file of
+the oldest segment that retention deletes, under a name that recovery removes, until it begins the next segment.
 
 The old contents remain after the new ones but cannot be mistaken for them: the file stays within its epoch, where all
 of its offsets are lower than any later one, so no old batch continues the new ones; and its sync marks have the nonce
@@ -26,7 +26,7 @@ from tidelog_proto.limits import MIB
 
 SPARE_NAME: Final = "next" + NEW_SUFFIX
 SPARES_BYTES_MAX: Final = 1024 * MIB
-"""Bound for all logs of a node together: four segments of the default size."""
+"""Bound on the size of the spare files of all logs of a node together: four segments of the default size."""
 
 
 class SpareBudget:
@@ -86,14 +86,14 @@ class Spare:
         return True
 
     def use(self) -> Path | None:
-        """Return the file for reuse; None without a spare file."""
+        """Return the path of the spare file for reuse; None if there is none."""
         return self._path if self._let_go() else None
 
     def discard(self) -> bool:
         """Delete the spare file; return whether one existed.
 
         Raises:
-            OSError: it still exists; the next open of the log removes it.
+            OSError: the file still exists; the next open of the log removes it.
         """
         held = self._let_go()
         if held:

@@ -18,12 +18,12 @@ export async function restartGateway({ kill = false, downMs = 0 } = {}) {
   if (answer.status !== 200) throw new Error(await answer.text());
 }
 
-/** Return the address and the keys of a gateway that asks who its callers are. */
+/** Return the address of a gateway that requires authentication, and keys for it. */
 export function secured() {
   return { url: required("TIDELOG_SECURED_URL"), apiKey: required("TIDELOG_API_KEY"), wrongKey: required("TIDELOG_WRONG_KEY") };
 }
 
-/** Return the address of a gateway that takes few bytes at a time. */
+/** Return the address of a gateway that has a small memory budget for requests. */
 export function tightUrl() {
   return required("TIDELOG_TIGHT_URL");
 }
@@ -32,7 +32,7 @@ export function newClient(options = {}) {
   return new TidelogClient({ url: URL_OF_GATEWAY, timeoutMs: 20_000, ...options });
 }
 
-/** Create a topic of its own for a test, and return its name. */
+/** Create a topic with a unique name for a test, and return its name. */
 export async function newTopic(client, settings = {}) {
   const name = `js-${randomUUID().slice(0, 8)}`;
   await client.topics.create(name, settings);

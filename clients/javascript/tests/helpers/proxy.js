@@ -42,7 +42,7 @@ export class Proxy {
     }
   }
 
-  /** Pass nothing on any more over the present connections, and do not close them. */
+  /** Stop forwarding over the existing connections without closing them. */
   hang() {
     for (const pair of this.#pairs) {
       pair.isHung = true;

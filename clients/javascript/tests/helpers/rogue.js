@@ -1,4 +1,4 @@
-/** A server that is no gateway: it says over HTTP and WebSocket what a test tells it to. */
+/** A server that answers over HTTP and WebSocket as a test defines, to test a client's handling of invalid answers. */
 
 import { createHash } from "node:crypto";
 import { once } from "node:events";
@@ -46,7 +46,7 @@ export class Rogue {
   }
 }
 
-/** A server's side of a WebSocket: just enough of RFC 6455. */
+/** The server's side of a WebSocket: the part of RFC 6455 that the tests need. */
 export class RogueSocket {
   received = [];
   onMessage = () => {};
@@ -98,7 +98,7 @@ export class RogueSocket {
     this.#raw.end();
   }
 
-  /** Send bytes that are no frames. */
+  /** Send bytes that are not WebSocket frames. */
   write(bytes) {
     this.#raw.write(bytes);
   }

@@ -14,7 +14,7 @@ export interface BackoffOptions {
 }
 
 export interface CallOptions {
-  /** Ends the call; it rejects with the signal's reason. */
+  /** Aborts the call; the returned promise rejects with the signal's reason. */
   signal?: AbortSignal;
   /** How long each attempt of the call may take, in milliseconds. */
   timeoutMs?: number;
@@ -27,7 +27,7 @@ export interface ClientOptions {
   url?: string | URL;
   /** An API key. */
   apiKey?: string;
-  /** A token of an issuer, or a function that returns one for each request and each connection. */
+  /** A token (JWT) of an identity provider, or a function that returns one for each request and each connection. */
   token?: string | (() => string | Promise<string>);
   user?: string;
   password?: string;
@@ -71,8 +71,8 @@ export interface PublishResult {
 export interface JsonOptions {
   /**
    * How numbers with more digits than a double keeps are parsed. "exact", the default, throws `InexactNumberError`;
-   * "bigint" makes integers beyond 2^53 - 1 BigInt and throws for others; "text" makes them `JsonNumber`; "lossy" is
-   * `JSON.parse`.
+   * "bigint" makes integers beyond 2^53 - 1 BigInt and throws for other such numbers; "text" makes each a `JsonNumber`;
+   * "lossy" rounds them, as `JSON.parse` does.
    */
   numbers?: "exact" | "bigint" | "text" | "lossy";
 }
@@ -122,7 +122,7 @@ export interface ReadResult {
   highWatermark: number;
 }
 
-/** Records of one partition, in order. */
+/** Records of one partition that arrived together, in the order of their offsets; `nextOffset` is where reading continues. */
 export class Batch {
   private constructor();
   readonly topic: string;
@@ -141,7 +141,7 @@ export interface SubscribeOptions extends SubscriptionState {
   /** Where to begin in partitions without a stored position or a group's committed offset. Default: "latest". */
   from?: "earliest" | "latest" | Time;
   group?: string;
-  /** Share the topic's partitions with the other members of the group. */
+  /** Whether to join the group, whose members share the topic's partitions. Default: false. */
   member?: boolean;
   key?: Text;
   tag?: string;
@@ -149,7 +149,10 @@ export interface SubscribeOptions extends SubscriptionState {
   credit?: { records?: number; bytes?: number };
   signal?: AbortSignal;
   timeoutMs?: number;
-  /** A connection without data for this time is probed, and replaced if the probe has no answer within it. Default: 20,000. */
+  /**
+   * If no data arrives for this number of milliseconds, the client probes the connection, and replaces it if the probe has no
+   * answer within the same time. Default: 20,000.
+   */
   heartbeatMs?: number;
   /** false ends the subscription with the first lost connection. */
   reconnect?:
@@ -157,7 +160,7 @@ export interface SubscribeOptions extends SubscriptionState {
     | (BackoffOptions & {
         /** Number of consecutive failures that are retried before the subscription ends. Default: Infinity. */
         attempts?: number;
-        /** The same number, before the subscription was open for the first time. Default: 5. */
+        /** Number of failures that are retried before the subscription was open for the first time. Default: 5. */
         firstAttempts?: number;
       });
   /** What the gateway does if the program lags. Default: "pause", with which the program gets every record. */
@@ -215,7 +218,10 @@ export interface StreamOptions extends StreamState {
   signal?: AbortSignal;
   /** How long the stream may take to begin, in milliseconds. */
   timeoutMs?: number;
-  /** A stream without data for this time is replaced; set it higher than the gateway's `stream_heartbeat_s`. Default: 45,000. */
+  /**
+   * If no data arrives for this number of milliseconds, the client connects again; must be longer than the gateway's
+   * `stream_heartbeat_s`. Default: 45,000.
+   */
   heartbeatMs?: number;
   /** See `SubscribeOptions`. */
   reconnect?: SubscribeOptions["reconnect"];

@@ -54,7 +54,8 @@ function utf8Length(text) {
 }
 
 /**
- * Errors of the client: a class for each kind. An error has the gateway's `code`, and whether a retry may help or do harm.
+ * Errors of the client: a class for each kind. `code` names the cause; `retryable` says whether a retry may succeed, and
+ * `definite` whether the failed request certainly had no effect, so that a retry does no harm.
  *
  * The gateway answers with problem documents (RFC 9457); `errorOf` turns one into an error. Errors that the client itself
  * detects (no connection, no answer in time, an answer that is not the gateway's) have codes of their own.
@@ -82,13 +83,13 @@ class TidelogError extends Error {
 /** The credentials are missing, wrong, revoked or expired (401). */
 class AuthenticationError extends TidelogError {}
 
-/** The caller has no permission for this (403). */
+/** The principal of the client's credentials has no permission for the request (403). */
 class ForbiddenError extends TidelogError {}
 
 /** The topic, partition, group or path does not exist (404). */
 class NotFoundError extends TidelogError {}
 
-/** The request conflicts with the present state, such as a topic that exists already (409). */
+/** The request conflicts with the present state, such as a topic that exists already (409) or was recreated (409, 410). */
 class ConflictError extends TidelogError {}
 
 /** The request is not valid (400, 405, 406, 413, 415, 421, 422), or the client refuses to send it. */
@@ -104,13 +105,13 @@ class OffsetOutOfRangeError extends TidelogError {
   }
 }
 
-/** Too much at once (429): send again after `retryAfterMs`. */
+/** A limit of rates, connections or memory is exhausted (429); retry after `retryAfterMs`. */
 class OverloadedError extends TidelogError {}
 
-/** The log cannot accept the request now (503); nothing was written. */
+/** The gateway or a node cannot serve the request now (503), or the client was too slow (408); see `definite`. */
 class UnavailableError extends TidelogError {}
 
-/** The request may have taken effect, or not (504, or the connection broke before the answer). */
+/** It is unknown whether the request took effect (504, or the connection broke before the answer). */
 class OutcomeUnknownError extends TidelogError {}
 
 /** The gateway cannot be reached, or the connection broke. */
@@ -151,7 +152,7 @@ const CLASS_BY_STATUS = {
 };
 
 /**
- * Return the error of a problem document or of the shorter one in a message or a record's result.
+ * Return the error for a problem document, or for the shorter object `error` in a WebSocket message or a record's result.
  *
  * @param {object} problem with `code`, `status`, `detail` and `retryable`
  * @param {{requestId?: string, retryAfterMs?: number}} [about] values of the answer's headers
@@ -245,7 +246,7 @@ function isExact(text) {
  * @param {string} text
  * @param {{numbers?: "exact" | "bigint" | "text" | "lossy"}} [options] what happens to numbers that a double does not hold:
  *   "exact" (the default) throws `InexactNumberError`; "bigint" makes integers beyond 2^53 - 1 BigInt, and throws for
- *   others; "text" makes them `JsonNumber`; "lossy" is `JSON.parse`
+ *   other such numbers; "text" makes each a `JsonNumber`; "lossy" rounds them, as `JSON.parse` does
  */
 function parseJson(text, options = {}) {
   const numbers = options.numbers ?? "exact";
@@ -335,7 +336,7 @@ function writtenNumber(number) {
 
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
-/** Delays that double up to a maximum. Each is a random one of at least half of it, so that clients do not all reconnect at once. */
+/** Delays that double up to a maximum. Each is shortened at random by up to half, so that clients do not all reconnect at once. */
 class Backoff {
   #failures = 0;
 
@@ -348,7 +349,7 @@ class Backoff {
     this.maxMs = maxMs;
   }
 
-  /** Return the delay after another failure; at least the delay that the server asked for. */
+  /** Return the delay in milliseconds after another failure; at least `retryAfterMs`, which the server asked for. */
   next(retryAfterMs = 0) {
     const fullMs = Math.min(this.maxMs, this.initialMs * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;
@@ -361,7 +362,7 @@ class Backoff {
   }
 }
 
-/** Wait; an aborted signal ends the wait with its reason. */
+/** Return a promise that resolves after `ms`, or rejects with the signal's reason if the signal is aborted before. */
 function sleep(ms, signal) {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) {
@@ -380,7 +381,10 @@ function sleep(ms, signal) {
   });
 }
 
-/** A signal that is aborted with the caller's, or after a time. `done` releases the timer and the listener. */
+/**
+ * A signal that is aborted when the caller's signal `parent` is, or after `timeoutMs`, which sets `isOver`. `done` releases the
+ * timer and the listener.
+ */
 class Deadline {
   #controller = new AbortController();
   #timer;
@@ -442,7 +446,7 @@ class Credentials {
     return typeof this.#token === "function";
   }
 
-  /** Return the members of a WebSocket's message `auth`; undefined without credentials. */
+  /** Return the fields of the WebSocket message `auth`; undefined without credentials. */
   async message() {
     if (this.#user !== undefined) return { user: this.#user, password: this.#password };
     const token = typeof this.#token === "function" ? await this.#token() : this.#token;
@@ -506,7 +510,7 @@ class HttpTransport {
    * @param {string} [options.body] JSON text
    * @param {boolean} [options.isRepeatable] whether the request is idempotent
    * @param {number} [options.waitMs] how long the request asks the gateway to wait for records; added to the timeout
-   * @param {(text: string) => any} [options.parse]
+   * @param {(text: string) => any} [options.parse] parses the answer; by default integers beyond 2^53 - 1 become BigInt
    */
   async request(method, path, options = {}) {
     const { signal, retries = this.#retries, isRepeatable = method === "GET" } = options;
@@ -538,8 +542,8 @@ class HttpTransport {
    * @param {object} options
    * @param {object} options.query
    * @param {AbortSignal} options.signal ends the answer
-   * @param {number} [options.timeoutMs] how long the head of the answer may take
-   * @param {number} options.quietMs the connection counts as lost if no data arrives for this time
+   * @param {number} [options.timeoutMs] how long the head of the answer may take, in milliseconds
+   * @param {number} options.quietMs the connection counts as lost if no data arrives for this number of milliseconds
    */
   async open(path, { query, signal, timeoutMs = this.#timeoutMs, quietMs }) {
     const url = this.#urlOf(path, query);
@@ -643,7 +647,7 @@ function pathSegment(part) {
   const text = String(part);
   // A URL resolves "." and ".." even where they are percent-encoded.
   if (text === "" || text === "." || text === "..") {
-    throw new InvalidRequestError(`a name in a path must not be "${text}"`, { code: "invalid_name" });
+    throw new InvalidRequestError(`the name of a topic or group, or a key, must not be "${text}"`, { code: "invalid_name" });
   }
   return encodeURIComponent(text);
 }
@@ -806,7 +810,7 @@ function sized(text, encoding) {
 }
 
 /**
- * Convert a record to the form of the gateway's API.
+ * Convert a record that is passed to `publish` to the row of a publish request, and check its fields.
  *
  * @param {object} record see `PublishRecord` in `index.d.ts`
  */
@@ -874,7 +878,7 @@ function invalidRecord(message) {
 
 /** The received batches that a program has not consumed yet, and the positions of a subscription; without I/O. */
 
-/** Records of one partition, in order. */
+/** Records of one partition that arrived together, in the order of their offsets; `nextOffset` is where reading continues. */
 class Batch {
   constructor(topic, message) {
     this.topic = topic;
@@ -903,12 +907,12 @@ class Item {
 }
 
 /**
- * The bounded queue between the connection and the program.
+ * The bounded queue of received records between a subscription's connection and the program that iterates over it.
  *
  * The gateway never sends more records than it has credit for, which bounds the queue: the records that are queued and
- * not released, and the credit at the gateway, are together at most the window. After a lost connection the subscription
- * continues at the positions of `received`, because the queue is kept. `state` has the positions that the program has
- * processed, with which a new subscription continues.
+ * not released, and the credit at the gateway, are together at most the window (the option `credit`). After a lost
+ * connection the subscription continues at the positions of `received`, because the queue is kept. `state` has the
+ * positions that the program has processed, with which a new subscription continues.
  */
 class Inbox {
   #queue = [];
@@ -922,7 +926,7 @@ class Inbox {
    * @param {string} topic
    * @param {{records: number, bytes: number}} window
    * @param {{resumeToken?: string, resume?: Record<string, number>}} start
-   * @param {boolean} isMember whether it is a member of a group: the group stores the positions, so nothing is resumed
+   * @param {boolean} isMember whether the subscription is a member of a group, which then chooses the start positions
    */
   constructor(topic, window, start, isMember) {
     this.topic = topic;
@@ -942,7 +946,7 @@ class Inbox {
       const before = this.received.get(partition);
       checkedInteger(offset, "offset");
       if (before !== undefined && before !== offset) {
-        throw unexpected(`partition ${partition} continues at offset ${offset}, but ${before} was requested`);
+        throw unexpected(`partition ${partition} of topic ${this.topic} continues at offset ${offset}, but ${before} was requested`);
       }
       this.received.set(partition, offset);
     }
@@ -951,12 +955,12 @@ class Inbox {
     this.isOpened = true;
   }
 
-  /** Return the members of `sub` with the start position. */
+  /** Return the start position as fields of a request `sub`; empty for a member of a group. */
   get start() {
     return this.isMember ? {} : membersOf(this.receivedState);
   }
 
-  /** Return the positions up to which the program has processed records. */
+  /** Return the positions up to which the program has processed records; empty for a member, whose group stores them. */
   get state() {
     if (this.isMember) return {};
     const { resume_token: resumeToken, resume } = membersOf(this.processedState);
@@ -987,14 +991,14 @@ class Inbox {
     const { partition, records, next_offset: nextOffset, resume_token: token } = message;
     checkedInteger(partition, "partition");
     checkedInteger(nextOffset, "next_offset");
-    if (!Array.isArray(records)) throw unexpected("a batch message has no list of records");
+    if (!Array.isArray(records)) throw unexpected(`a batch message of topic ${this.topic} has no list of records`);
     let expected = this.received.get(partition) ?? 0;
     const batch = new Batch(this.topic, message);
     for (const { offset } of batch.records) {
-      if (offset < expected) throw unexpected(`partition ${partition}: offset ${offset} arrived, but ${expected} or a later one was expected`);
+      if (offset < expected) throw unexpected(`partition ${partition} of topic ${this.topic}: offset ${offset} arrived, but ${expected} or a later one was expected`);
       expected = offset + 1;
     }
-    if (nextOffset < expected) throw unexpected(`next_offset ${nextOffset} of partition ${partition} is before ${expected}`);
+    if (nextOffset < expected) throw unexpected(`partition ${partition} of topic ${this.topic}: next_offset ${nextOffset} is below ${expected}`);
     this.received.set(partition, nextOffset);
     advance(this.receivedState, new Map([[partition, nextOffset]]), token);
     if (records.length === 0) this.#addProgress(partition, nextOffset, token);
@@ -1006,7 +1010,7 @@ class Inbox {
     const expected = this.received.get(checkedInteger(partition, "partition")) ?? 0;
     checkedInteger(nextOffset, "next_offset");
     if (fromOffset !== expected || nextOffset <= fromOffset) {
-      throw unexpected(`partition ${partition}: a gap from ${fromOffset} to ${nextOffset} arrived, but one from ${expected} was expected`);
+      throw unexpected(`partition ${partition} of topic ${this.topic}: a gap from offset ${fromOffset} to ${nextOffset} arrived, but one from ${expected} was expected`);
     }
     this.received.set(partition, nextOffset);
     advance(this.receivedState, new Map([[partition, nextOffset]]), token);
@@ -1019,7 +1023,7 @@ class Inbox {
     this.#queue.push(new Item(batch, sizes, token));
   }
 
-  /** Empty batches cost no credit, so those that follow each other are joined. */
+  /** Queue a position without records. It costs no credit, so consecutive ones are merged, or the queue would be unbounded. */
   #addProgress(partition, nextOffset, token) {
     let last = this.#queue.at(-1);
     if (!last || last.batch) {
@@ -1052,13 +1056,13 @@ class Inbox {
 
   /** Count all records of a partition before `nextOffset` as processed. */
   processedTo(partition, nextOffset) {
-    if (this.isMember && !this.received.has(partition)) return; // the group has assigned it to another member
+    if (this.isMember && !this.received.has(partition)) return; // the partition was revoked from this member
     if ((this.processed.get(partition) ?? 0) >= nextOffset) return;
     this.processed.set(partition, nextOffset);
     this.processedState.resume.set(String(partition), nextOffset);
   }
 
-  /** Free the credit of an item's records up to `count`. */
+  /** Free the credit of the first `count` records of an item. */
   release(item, count) {
     while (item.released < count) {
       const size = item.sizes[item.released];
@@ -1070,7 +1074,7 @@ class Inbox {
     }
   }
 
-  /** Count a whole item as processed. */
+  /** Free the credit of all records of an item, and count them as processed unless their partition was revoked. */
   finish(item) {
     this.release(item, item.sizes.length);
     if (item.isDropped) return;
@@ -1128,12 +1132,12 @@ function unexpected(what) {
 
 const SUBPROTOCOL = "tidelog.v1.json";
 
-/** The id of no subscription of this client: a request to end it is a probe that any gateway answers at once. */
+/** An id that this client gives no subscription: a request to end it is a probe, which the gateway answers at once. */
 const PROBE_SID = 0;
 const OPEN = 1;
 const ERROR_WAIT_MS = 20;
 
-/** An open connection. `closed` rejects, once, with the reason for which it ended. */
+/** A WebSocket to the gateway. `closed` is a promise that rejects, once, with the error that ended the connection. */
 class GatewaySocket {
   #socket;
   #onMessage;
@@ -1153,10 +1157,11 @@ class GatewaySocket {
    * @param {URL} options.base
    * @param {typeof WebSocket} options.WebSocket
    * @param {import("./http.js").Credentials} options.credentials
-   * @param {number} options.timeoutMs for the handshake, and for the answer to the credentials
+   * @param {number} options.timeoutMs maximum duration of the handshake, and then of the answer to the credentials
    * @param {number} options.heartbeatMs a connection without data for this time is probed, and ended if the probe has no
    *   answer within the same time
-   * @param {(kind: string, body: any) => void} options.onMessage called with each message that is not an answer
+   * @param {(kind: string, body: any, socket: GatewaySocket) => void} options.onMessage called with each message that is not
+   *   an answer
    * @param {AbortSignal} options.signal
    */
   static async open(options) {
@@ -1181,7 +1186,7 @@ class GatewaySocket {
     this.closed = new Promise((_, reject) => {
       this.#end = reject;
     });
-    this.closed.catch(() => {}); // without a caller that waits, the rejection must not count as unhandled
+    this.closed.catch(() => {}); // if no caller awaits `closed`, its rejection must not be reported as unhandled
     this.#socket = new WebSocket(url.href, [SUBPROTOCOL]);
     this.#listen("message", (event) => this.#received(event.data));
     this.#listen("close", (event) => this.#fail(this.#closeError(event)));
@@ -1239,7 +1244,7 @@ class GatewaySocket {
     const opened = new Promise((resolve, reject) => {
       this.#listen("open", () => {
         if (this.#socket.protocol === SUBPROTOCOL) resolve();
-        else reject(new ProtocolError(`WebSocket: ${this.#socket.url} does not speak ${SUBPROTOCOL}`, { code: "bad_reply" }));
+        else reject(new ProtocolError(`WebSocket: ${this.#socket.url} does not speak ${SUBPROTOCOL}; check the url and proxies`, { code: "bad_reply" }));
       });
       onAbort = () => reject(abortReason(signal));
       signal.addEventListener("abort", onAbort, { once: true });
@@ -1300,7 +1305,7 @@ class GatewaySocket {
             return;
           }
           const about = { code: "connection_lost", retryable: true, definite: false };
-          this.#fail(new ConnectionError(`WebSocket: no data arrived for ${2 * heartbeatMs} ms, nor an answer to a probe`, about));
+          this.#fail(new ConnectionError(`WebSocket: ${this.#socket.url} sent no data for ${2 * heartbeatMs} ms and did not answer a probe`, about));
           return;
         }
       }
@@ -1338,12 +1343,12 @@ class GatewaySocket {
       case 4429:
         return new OverloadedError(`WebSocket: the gateway allows no more WebSockets${why}`, { ...about, code: "too_many_websockets", status: 429 });
       case 4408:
-        return new UnavailableError(`WebSocket: the gateway ended the connection, because this client is too slow${why}`, { ...about, code: "too_slow" });
+        return new UnavailableError(`WebSocket: the gateway ended the connection, because this client reads too slowly${why}`, { ...about, code: "too_slow" });
       case 1012:
         return new UnavailableError(`WebSocket: the gateway is stopping${why}`, { ...about, code: "shutting_down" });
       case 1013:
         // The error that the gateway sent before has the true cause, and how long to wait.
-        return this.#lastRefusal?.retryable ? this.#lastRefusal : new UnavailableError(`WebSocket: try again later${why}`, { ...about, code: "try_again" });
+        return this.#lastRefusal?.retryable ? this.#lastRefusal : new UnavailableError(`WebSocket: the gateway cannot serve this connection now; try again later${why}`, { ...about, code: "try_again" });
       case 1003:
       case 1009:
         return new ProtocolError(`WebSocket: the gateway refused a message of this client (${code})${why}`, { code: "message_refused" });
@@ -1365,7 +1370,7 @@ const STREAM_OPTIONS = [
   "onDisconnected",
 ];
 const FIRST_STREAM_ATTEMPTS = 5;
-/** Maximum length of an incomplete line that is kept: an event has at least one record, which may be long. */
+/** Maximum length of a line in characters. A line contains the records of one event; a longer line ends the stream. */
 const LINE_CHARS_MAX = 256 * 1024 * 1024;
 
 /** See `RecordStream` in `index.d.ts`. */
@@ -1463,7 +1468,7 @@ class RecordStream {
     this.#controller.abort();
   }
 
-  /** Count a whole event as processed; its id has the positions of all partitions. */
+  /** Count all records of an event as processed; its id contains the positions of all partitions, so it replaces `offsets`. */
   #finish(batch, id) {
     this.processed(batch);
     if (id === undefined) return;
@@ -1471,7 +1476,7 @@ class RecordStream {
     this.#state.offsets.clear();
   }
 
-  /** Yield the events of consecutive connections. */
+  /** Yield the batches of events, and connect again after a lost connection. */
   async *#events() {
     if (this.#isIterated) throw invalidOption("a stream can be iterated only once; call stream again, with {...stream.state}");
     this.#isIterated = true;
@@ -1487,7 +1492,8 @@ class RecordStream {
             this.#backoff.reset();
             if (event.batch) yield event;
           }
-          throw new ConnectionError("the stream ended without an event end", { code: "connection_lost", retryable: true });
+          const ended = `the stream of topic ${this.topic} ended without the event "end", so the connection was lost`;
+          throw new ConnectionError(ended, { code: "connection_lost", retryable: true });
         } catch (error) {
           if (signal?.aborted) throw abortReason(signal);
           if (this.#controller.signal.aborted) return;
@@ -1535,7 +1541,7 @@ class RecordStream {
 }
 
 function batchOf(topic, message) {
-  if (!Array.isArray(message.records)) throw new ProtocolError("an event of the stream has no list of records", { code: "bad_reply" });
+  if (!Array.isArray(message.records)) throw new ProtocolError(`an event of the stream of topic ${topic} has no list of records`, { code: "bad_reply" });
   checkedInteger(message.partition, "partition");
   checkedInteger(message.next_offset, "next_offset");
   return new Batch(topic, message);
@@ -1568,7 +1574,7 @@ function queryOf({ from, group, key, tag }) {
 /**
  * Parse server-sent events; yield the type, the data, and the id if the event has one.
  *
- * @param {AsyncIterable<string>} chunks the text, divided at any places
+ * @param {AsyncIterable<string>} chunks the text, split at arbitrary positions
  */
 async function* parsedEvents(chunks) {
   let name = "message";
@@ -1609,6 +1615,7 @@ async function* linesOf(chunks) {
 
 /** A subscription over WebSocket: batches or records as an async iterator, credit by consumption, reconnect and resume. */
 
+/** Id of the subscription on its connection, which carries no other subscription. */
 const SID = 1;
 /** After a connection that lasted for this time, the back-off begins again with the shortest delay. */
 const GOOD_MS = 5_000;
@@ -1617,7 +1624,7 @@ const SUBSCRIBE_OPTIONS = [
   "from", "resumeToken", "resume", "group", "member", "key", "tag", "credit", "signal", "timeoutMs", "heartbeatMs",
   "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked", "onLag", "maxLagRecords", "maxMessageBytes", "onGap",
 ];
-/** Default of `maxMessageBytes`: the limit of the package `ws`. */
+/** Default of `maxMessageBytes`, in bytes: the limit of the package `ws`. */
 const MESSAGE_BYTES_MAX = 100 * 1024 * 1024;
 
 /** See `Subscription` in `index.d.ts`. */
@@ -1866,7 +1873,7 @@ class Subscription {
     const socket = await GatewaySocket.open({ ...this.#transport, signal, timeoutMs, heartbeatMs, onMessage });
     try {
       const sub = { ...this.#request, ...this.#inbox.start, credit: this.#inbox.initialCredit() };
-      // Batches may arrive in the same turn of the event loop as the answer, so `onOk` processes the answer before them.
+      // Batches may arrive in the same iteration of the event loop as the answer, so `onOk` processes the answer before them.
       const opened = socket.request({ sub }, { signal, timeoutMs, onOk: (ok) => this.#opened(ok, socket, onOpened) });
       await Promise.race([opened, socket.closed]);
       await socket.closed;
@@ -1942,7 +1949,10 @@ class Subscription {
     }
   }
 
-  /** Send a commit as soon as a connection is open, and again after a lost connection, because a commit is idempotent. */
+  /**
+   * Send a commit as soon as a connection is open. After a lost connection it is repeated, because a commit is idempotent; a
+   * member's commit fails instead, because its partitions may belong to another member by then.
+   */
   async #requestWhenConnected(body, { signal, timeoutMs }) {
     const deadline = new Deadline(timeoutMs, signal);
     let last;
@@ -1956,7 +1966,7 @@ class Subscription {
         } catch (error) {
           if (deadline.isOver) {
             const about = { code: "timed_out", retryable: true, definite: false, cause: last };
-            throw new TimeoutError(`commit: no answer within ${timeoutMs} ms`, about);
+            throw new TimeoutError(`commit for group ${this.#options.group}, topic ${this.topic}: no answer within ${timeoutMs} ms`, about);
           }
           if (this.#inbox.isMember || !isPassing(error)) throw error;
           last = error;
@@ -1994,7 +2004,7 @@ function startOf(from) {
 
 const CLIENT_OPTIONS = ["url", "apiKey", "token", "user", "password", "fetch", "WebSocket", "timeoutMs", "retries", "backoff"];
 
-/** A client of one gateway. It keeps no connection open; each subscription opens one of its own. */
+/** A client of one gateway. It keeps no connection open between calls; each subscription and each stream opens its own. */
 class TidelogClient {
   #http;
   #transport;
@@ -2013,22 +2023,25 @@ class TidelogClient {
     this.groups = new Groups(this.#http);
   }
 
-  /** Publish one record and return where it is stored. */
+  /** Publish one record, and return its partition and offset; a record that the gateway dropped as a duplicate has no offset. */
   async publish(topic, record, options = {}) {
     const { results } = await this.#publish(topic, [record], options);
     if (results[0].error) throw results[0].error;
     return results[0];
   }
 
-  /** Publish records and return one result for each, in their order; throws `PartialPublishError` if some failed. */
+  /**
+   * Publish records, and return `results`, one for each record in their order, and `duplicates`, how many of them were dropped
+   * as duplicates; throws `PartialPublishError` if some failed.
+   */
   async publishMany(topic, records, options = {}) {
     const rows = [...records];
     if (rows.length === 0) return { results: [], duplicates: 0 };
     const published = await this.#publish(topic, rows, options);
     const failed = published.results.filter((result) => result.error);
     if (failed.length) {
-      const shown = `${failed.length} of ${rows.length} records were not stored, or their outcome is unknown: ${failed[0].error.message}`;
-      throw new PartialPublishError(shown, published.results);
+      const shown = `${failed.length} of ${rows.length} records were not stored, or their outcome is unknown; the first error is`;
+      throw new PartialPublishError(`topic ${topic}: ${shown}: ${failed[0].error.message}`, published.results);
     }
     return published;
   }
@@ -2039,7 +2052,8 @@ class TidelogClient {
     try {
       const answer = await this.#http.request("POST", ["v1", "topics", topic, "records"], options);
       if (!Array.isArray(answer.results) || answer.results.length !== records.length) {
-        throw new ProtocolError("the gateway did not answer with one result for each record", { code: "bad_reply", definite: false });
+        const missing = `the gateway did not answer with one result for each of ${records.length} records, which may have been stored`;
+        throw new ProtocolError(`topic ${topic}: ${missing}`, { code: "bad_reply", definite: false });
       }
       return { results: answer.results.map(resultOf), duplicates: answer.duplicates ?? 0 };
     } catch (error) {
@@ -2047,14 +2061,15 @@ class TidelogClient {
     }
   }
 
-  /** Read records of a partition once; with `waitMs` wait for one at the end of the log. */
+  /** Read records of a partition with one request; at the end of the log the gateway waits up to `waitMs` for a record. */
   async read(topic, partition, options = {}) {
     const { offset, timestamp, from, maxRecords, maxBytes, waitMs, key, tag, ...rest } = options;
     const query = {
       offset, from, tag, timestamp: timeOf(timestamp), max_records: maxRecords, max_bytes: maxBytes, wait_ms: waitMs, ...keyOf(key),
     };
     const path = ["v1", "topics", topic, "partitions", partition, "records"];
-    // The only numbers of a record are its offset and its timestamp, and `TidelogRecord` refuses those that lost digits.
+    // `JSON.parse` suffices: the only numbers of a record are its offset and its timestamp, and `TidelogRecord` refuses them if
+    // they lost digits.
     const answer = await this.#http.request("GET", path, { ...rest, query, waitMs: waitMs ?? 0, parse: JSON.parse });
     return {
       records: answer.records.map((row) => new TidelogRecord(topic, partition, row)),
@@ -2104,7 +2119,7 @@ class TidelogClient {
   }
 }
 
-/** Topics: the routes `/v1/topics`. Documents have the members that `/openapi.json` describes. */
+/** Lists, describes, creates, alters and deletes topics, with requests to `/v1/topics`; `/openapi.json` describes the answers. */
 class Topics {
   #http;
 
@@ -2112,12 +2127,12 @@ class Topics {
     this.#http = http;
   }
 
-  /** Return a page of topics by name: `topics` and `next_cursor`. */
+  /** Return one page of the topics in the order of their names: `topics`, and `next_cursor`, which is null on the last page. */
   page({ limit, cursor, ...options } = {}) {
     return this.#http.request("GET", ["v1", "topics"], { ...options, query: { limit, cursor } });
   }
 
-  /** Iterate over all topics by name. */
+  /** Iterate over all topics in the order of their names. */
   list(options = {}) {
     return pages((cursor) => this.page({ limit: 1000, ...options, cursor }), "topics");
   }
@@ -2151,7 +2166,7 @@ class Topics {
   }
 }
 
-/** Consumer groups: the routes `/v1/groups`. Documents have the members that `/openapi.json` describes. */
+/** Lists, describes and deletes consumer groups and sets their offsets, with requests to `/v1/groups`; see `/openapi.json`. */
 class Groups {
   #http;
 
@@ -2159,12 +2174,12 @@ class Groups {
     this.#http = http;
   }
 
-  /** Return a page of groups by name: `groups` and `next_cursor`. */
+  /** Return one page of the groups in the order of their names: `groups`, and `next_cursor`, which is null on the last page. */
   page({ limit, cursor, ...options } = {}) {
     return this.#http.request("GET", ["v1", "groups"], { ...options, query: { limit, cursor } });
   }
 
-  /** Iterate over all groups by name. */
+  /** Iterate over all groups in the order of their names. */
   list(options = {}) {
     return pages((cursor) => this.page({ limit: 1000, ...options, cursor }), "groups");
   }
@@ -2174,7 +2189,7 @@ class Groups {
     return this.#http.request("GET", ["v1", "groups", group], options);
   }
 
-  /** Delete a group without members, with its committed offsets. */
+  /** Delete a group and its committed offsets; the group must not have members. */
   delete(group, options) {
     return this.#http.request("DELETE", ["v1", "groups", group], options);
   }
@@ -2184,7 +2199,7 @@ class Groups {
     return (await this.#http.request("GET", ["v1", "groups", group, "offsets"], { ...options, query: { topic } })).offsets;
   }
 
-  /** Return the lag of a group: the sum `lag`, and the list `partitions`. */
+  /** Return the lag of a group in records: the sum `lag`, and the list `partitions` with the lag of each. */
   lag(group, { topic, ...options } = {}) {
     return this.#http.request("GET", ["v1", "groups", group, "lag"], { ...options, query: { topic } });
   }

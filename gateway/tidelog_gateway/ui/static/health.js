@@ -1,4 +1,4 @@
-// Present faults of nodes, then of topics, each with its remedy.
+// The current faults of nodes, then of topics, each with its remedy.
 
 import { bytes, duration, plural } from "./format.js";
 
@@ -16,19 +16,19 @@ export function faultsOf(nodes, topics) {
   const faults = [];
   for (const node of nodes) {
     if (!node.alive) {
-      faults.push({ what: `Node ${node.node_id} does not answer.`, detail: `Its membership is ${node.membership || "unknown"}.`, remedy: "start it again, or replace it: see “tidelog cluster”" });
+      faults.push({ what: `Node ${node.node_id} does not answer.`, detail: `Its membership is ${node.membership || "unknown"}.`, remedy: "start the node again, or replace it: see “tidelog cluster”" });
     } else if (node.state === "failed") {
       faults.push({ what: `Node ${node.node_id} has failed.`, detail: "Most likely its disk has failed.", remedy: "find the cause in the node's log" });
     }
     if (node.alive && node.state === "disk_full") {
       faults.push({ what: `The disk of node ${node.node_id} is full.`, detail: "It refuses publishes and copies no records.", remedy: "shorten retention, delete topics, or add a disk" });
     } else if (node.alive && node.disk_free_bytes > 0 && node.disk_free_bytes < DISK_FREE_LOW) {
-      faults.push({ what: `Node ${node.node_id} has little free disk space.`, detail: `${bytes(node.disk_free_bytes)} are free.`, remedy: "shorten retention, add a disk, or drain it" });
+      faults.push({ what: `Node ${node.node_id} has little free disk space.`, detail: `${bytes(node.disk_free_bytes)} are free.`, remedy: "shorten retention, add a disk, or drain the node" });
     }
     const ends = Math.min(node.certificate_ends_ms || Infinity, node.ca_ends_ms || Infinity);
     if (ends - Date.now() < CERTIFICATE_LOW_MS) {
       const left = ends - Date.now();
-      faults.push({ what: `A certificate of node ${node.node_id} expires.`, detail: left > 0 ? `It expires in ${duration(left)}.` : "It has expired.", remedy: "tidelog certs issue --replace" });
+      faults.push({ what: `The certificate of node ${node.node_id}, or its CA, expires.`, detail: left > 0 ? `It expires in ${duration(left)}.` : "It has expired.", remedy: "tidelog certs issue --replace; to replace a CA, see docs/tls.md" });
     }
   }
   for (const topic of topics) {

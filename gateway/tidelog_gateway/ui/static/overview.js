@@ -81,7 +81,7 @@ export async function overviewView({ me }) {
       tiles,
       tile("Nodes", nodes.nodes ? `${alive} / ${nodes.nodes.length}` : NONE, nodes.nodes ? "alive" : "not permitted", "#/nodes"),
       tile("Topics", count(topics.topics.length), `${visible}${plural(sums.partitions, "partition")}`, "#/topics"),
-      tile("Offsets", summed(sums.records, count), "at most so many records", "#/topics"),
+      tile("Offsets", summed(sums.records, count), "upper bound of the records", "#/topics"),
       tile("Stored", summed(sums.size, bytes), "one copy of each", "#/topics"),
       groupsTile,
     );

@@ -45,7 +45,7 @@ export function publishPanel({ topic, me }) {
     if (lines.length) {
       record.headers = lines.map((line) => {
         const at = line.indexOf(":");
-        if (at < 1) throw new Error(`a header is “name: value”, not “${line}”`);
+        if (at < 1) throw new Error(`a header must be “name: value”, got “${line}”`);
         return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
       });
     }
@@ -54,7 +54,7 @@ export function publishPanel({ topic, me }) {
       return { ...record, value: null };
     }
     if (kind.value === "json") {
-      if (!parseJson(text)) throw new Error("the value is not JSON");
+      if (!parseJson(text)) throw new Error("the value is not JSON; correct it, or choose another kind of value");
       return { ...record, valueText: text };
     }
     if (kind.value === "base64") return { ...record, value: octetsOfBase64(text) };

@@ -13,7 +13,7 @@ const LIMITS = [
   ["connections", "Connections", "to each node", count],
   ["in_flight_bytes", "In flight", "bytes of requests that a node works on", bytes],
   ["topics", "Topics", "created by the caller", count],
-  ["partitions", "Partitions", "of those", count],
+  ["partitions", "Partitions", "of these topics", count],
   ["groups", "Groups", "created by the caller", count],
 ];
 

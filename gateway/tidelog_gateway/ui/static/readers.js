@@ -60,7 +60,7 @@ export function readersPanel({ topic }) {
     }
     found = readers;
     list.update(found);
-    const more = groups.length > asked.length ? ` Only the first ${GROUPS_ASKED} of ${count(groups.length)} groups were asked.` : "";
+    const more = groups.length > asked.length ? ` Only the lag of the first ${GROUPS_ASKED} of ${count(groups.length)} groups was requested.` : "";
     fill(told, (unknown ? `The lag of ${plural(unknown, "group")} is not known.` : "") + more);
   }
 

@@ -110,9 +110,9 @@ def test_engine_is_made_once_a_node(installed: object) -> None:
 
 def test_engine_that_cannot_be_imported_is_missing(installed: dict[str, EntryPoint]) -> None:
     installed["broken"] = EntryPoint("broken", f"{__name__}:nothing", stores.GROUP)
-    with pytest.raises(EngineMissingError, match=r"engine broken is not installed: its package cannot be imported"):
+    with pytest.raises(EngineMissingError, match=r"engine broken cannot be used: its package cannot be imported"):
         engine_named(disk_on(new_disk()), "broken")
-    with pytest.raises(EngineMissingError, match=r"engine missing is not installed: installed are segment"):
+    with pytest.raises(EngineMissingError, match=r"engine missing cannot be used: the installed engines are segment"):
         engine_named(disk_on(new_disk()), "missing")
 
 
@@ -138,7 +138,7 @@ def test_partition_without_its_engine_names_it_and_opens_whole_with_it(
     assert log.needs_engine
     assert log.unreadable_epoch is None, "nothing may set it aside"
     assert log.limbo is not None
-    assert "epoch-00000001: engine other-1 is not installed" in log.limbo
+    assert "epoch-00000001: engine other-1 cannot be used" in log.limbo
     with pytest.raises(LimboError, match="other-1"):
         append(log, [batch()], epoch=2)
     with pytest.raises(LimboError, match="other-1"):
