@@ -182,13 +182,13 @@ class TopicSettings(TypedDict, total=False):
         index_key: keep an index of keys.
         index_tag: keep an index of tags.
         hold: delete and compact nothing, whatever the other settings are.
-        engine: storage of the next epoch of each partition: "segment" for files, "memory", or the name of an engine
-            that is installed on the nodes.
         deduplicate_s: drop a record if one of the same content was appended within this many seconds before it; 0: at
             any time before it.
         deduplicate_records: drop a record if one of this many records before it has the same content; 0: as many as the
             node keeps. With both settings, a record is dropped if both conditions hold; with neither, no record is
             dropped.
+        engine: storage of the next epoch of each partition: "segment" for files, "memory", or the name of an engine
+            that is installed on the nodes.
     """
 
     flush: Flush | None

@@ -27,7 +27,7 @@ def test_settings_that_are_missing_are_left_to_the_node() -> None:
         ("partitions", -1),
         ("partitions", 0),
         ("segment_bytes", 0),
-        ("engine", "segment"),
+        ("engine", 1),
         ("partitions", "2"),
         ("partitions", True),
         ("partitions", 2**32),
