@@ -37,7 +37,9 @@ Stored = int | bool | str
 
 
 DEFAULT_ENGINE: Final = "segment"
-_NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+OTHER_NAME_PATTERN: Final = "[a-z][a-z0-9_.-]{0,63}"
+"""Regular expression of a value that is a name, such as that of an engine; at most 64 characters."""
+_NAME: Final = re.compile(OTHER_NAME_PATTERN)
 
 
 class Unit(StrEnum):

@@ -119,10 +119,13 @@ def _found(data: Path, nodes: int, port: int) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        assert document["nodes"]
-    except (OSError, ValueError, KeyError, AssertionError) as error:
+        document: Any = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise CommandFailed(
-            f"{path} cannot be read as a bootstrap file: {error!r}; restore it, or give another --data", EXIT_USAGE
+            f"{path} cannot be read as a bootstrap file: {error}; restore it, or give another --data", EXIT_USAGE
         ) from error
+    if not isinstance(document, dict) or not document.get("nodes"):
+        raise CommandFailed(
+            f"{path} is not a bootstrap file: it names no nodes; restore it, or give another --data", EXIT_USAGE
+        )
     return document

@@ -43,6 +43,7 @@ NODE_VARIABLES: Final = (
     *("node_in_flight_bytes", "connection_in_flight_bytes", "caller_in_flight_bytes", "partition_in_flight_bytes"),
     *("node_outgoing_bytes", "connection_outgoing_bytes", "peers_in_flight_bytes", "peer_queue_bytes"),
     *("push_windows_bytes", "ring_bytes", "rings_bytes", "indexes_bytes", "positions_bytes", "deduplication_bytes"),
+    "memory_engine_bytes",
     *("fill_bytes_per_s", "compaction_bytes", "compaction_bytes_per_s", "scrub_bytes_per_s", "scrub_interval_s"),
     *("hello_timeout_ms", "write_stall_ms", "strangers_max", "group_positions_max", "retention_interval_ms"),
     *("calm_ms", "replica_lag_ms", "clock_settle_s", "metrics_partitions_max", "metrics_positions_max", "otel"),

@@ -18,7 +18,7 @@ from tidelog_gateway.json_answers import list_response, view_maker
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
 from tidelog_proto.names import check_topic_name
-from tidelog_proto.topic_settings import ALTERABLE, DESCRIBED, TOPIC_SETTINGS, TopicSetting
+from tidelog_proto.topic_settings import ALTERABLE, DESCRIBED, OTHER_NAME_PATTERN, TOPIC_SETTINGS, TopicSetting
 
 PAGE_MAX: Final = 1000
 
@@ -29,6 +29,8 @@ def _type_of(setting: TopicSetting) -> Any:
     """Return the type of a setting in a body, with its range, choices and description."""
     if setting.kind is int:
         return Annotated[int, Field(ge=setting.minimum, le=setting.maximum, description=setting.help)]
+    if setting.others:
+        return Annotated[str, Field(pattern=f"^{OTHER_NAME_PATTERN}$", max_length=64, description=setting.help)]
     return Annotated[_stored_type(setting), Field(description=setting.help)]
 
 

@@ -23,6 +23,11 @@ _LENGTH_16: Final = 126
 """Payload length in a frame header that announces 2 bytes of length; 127 announces 8 bytes (RFC 6455, 5.2)."""
 
 
+_REASON_BYTES_MAX: Final = 123
+"""Maximum size of the reason in a close frame (RFC 6455, 5.5)."""
+_CUT: Final = "…"
+
+
 class SlowClientError(Exception):
     """Raised if the client left a message unread for too long."""
 
@@ -104,12 +109,14 @@ class Sender:
         return FrameEncoder(sid)
 
     async def close(self, code: int, reason: str) -> None:
-        """Close the WebSocket.
+        """Close the WebSocket. A reason that does not fit into a close frame is cut off.
 
         Raises:
             WebSocketDisconnect: the client has disconnected.
         """
         self._check_connected()
+        if len(reason.encode()) > _REASON_BYTES_MAX:
+            reason = reason.encode()[: _REASON_BYTES_MAX - len(_CUT.encode())].decode(errors="ignore") + _CUT
         await self._socket.close(code, reason)
 
     def _check_connected(self) -> None:

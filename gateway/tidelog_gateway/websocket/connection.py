@@ -102,7 +102,7 @@ class Connection:
         except* LaggingError as lagging:
             close = Close(CLOSE_SLOW, str(lagging.exceptions[0]))
         except* CallerEndedError as ended:
-            close = Close(CLOSE_UNAUTHENTICATED, f"{ended.exceptions[0]}: connect with other credentials, and resume")
+            close = Close(CLOSE_UNAUTHENTICATED, f"connect with other credentials, and resume: {ended.exceptions[0]}")
         except* WebSocketDisconnect:
             close = None
         except* Exception:

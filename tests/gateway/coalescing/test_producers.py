@@ -156,4 +156,4 @@ async def test_closing_has_a_timeout(
     async with producers.use("a") as place:
         monkeypatch.setattr(place.producer, "close", asyncio.Event().wait)
     await producers.close(within_s=0.01)
-    assert "their outcome is unknown" in caplog.text
+    assert "the outcome of these records is unknown" in caplog.text

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
-from websockets.frames import Frame, Opcode
+from websockets.frames import Close, Frame, Opcode
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
@@ -30,6 +30,11 @@ class Wire(asyncio.Transport):
         self.texts.append(text)
         self.unsent += len(text)
 
+    async def close(self, code: int, reason: str) -> None:
+        data = Close(code, reason).serialize()
+        Frame(Opcode.CLOSE, data).check()
+        self.texts.append(data[2:].decode())
+
     def get_write_buffer_size(self) -> int:
         return self.unsent
 
@@ -49,6 +54,21 @@ async def test_a_message_counts_until_it_has_left() -> None:
     wire.unsent = 0
     sending.outlet.look()
     assert outgoing.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "sent"),
+    [
+        ("x" * 123, "x" * 123),
+        ("x" * 124, "x" * 120 + "…"),
+        ("é" * 62, "é" * 60 + "…"),
+        ("x" + "é" * 70, "x" + "é" * 59 + "…"),
+    ],
+)
+async def test_a_reason_is_cut_to_fit_into_a_close_frame(reason: str, sent: str) -> None:
+    sending, wire = sender(ResponseBudget(10 * MIB, 10 * MIB))
+    await sending.close(4401, reason)
+    assert wire.texts == [sent]
 
 
 async def test_a_message_is_built_when_its_turn_has_come_and_only_then() -> None:
