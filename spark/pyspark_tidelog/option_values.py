@@ -58,7 +58,10 @@ def _per_partition(
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
-                raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {example}.")
+                raise OptionError(
+                    f"option {name!r}: the partitions of {topic!r} must be integers of at most "
+                    f"{len(str(NUMBER_MAX))} digits, got {partition!r}; give {example}."
+                )
             numbers[int(partition)] = checked(number, f"{topic!r} partition {partition}")
         result[topic] = numbers
     return result

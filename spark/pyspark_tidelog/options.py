@@ -334,10 +334,13 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     assignment: dict[str, tuple[int, ...]] = {}
     for topic, partitions in parsed.items():
         if not isinstance(partitions, list) or not partitions:
-            raise OptionError(f"option 'assign': {topic!r} has no list of partitions; give {example}.")
+            raise OptionError(f"option 'assign': {topic!r} must have a non-empty list of partitions; give {example}.")
         for partition in partitions:
             if not is_int(partition) or not 0 <= partition <= NUMBER_MAX:
-                raise OptionError(f"option 'assign': {partition!r} is not a partition of {topic!r}; give {example}.")
+                raise OptionError(
+                    f"option 'assign': the partitions of {topic!r} must be integers from 0 to {NUMBER_MAX}, "
+                    f"got {partition!r}; give {example}."
+                )
         assignment[topic] = tuple(sorted(set(partitions)))
     return assignment
 

@@ -29,9 +29,9 @@ class SecretFile:
         self._followed = Followed(lambda: _read(path), SettingsError, log)
 
     def look(self) -> tuple[bytes, ...] | None:
-        """Reload the file; return its secrets if they differ from those in use. Blocks briefly: for a worker thread.
+        """Reload the file; return its secrets if they differ from those in use, else None.
 
-        If the file is invalid, the last valid secrets stay in use.
+        Blocks briefly: call it on a worker thread. If the file is invalid, the last valid secrets stay in use.
         """
         self._followed.look()
         found = self._followed.value

@@ -37,6 +37,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.flow.fair_scheduler import SLICE_S, Turns
 from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT
+from tidelog_proto.names import OFFSETS_TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -420,7 +421,12 @@ class Coordinator:
                 for member in record.members:
                     self._hear(record.group, member.member_id, member.wish)
         if self._groups:
-            log.info("this node now coordinates %d groups that have members", len(self._groups))
+            partition = self._partition()
+            log.info(
+                "this node now coordinates %s, which has %d groups with members",
+                OFFSETS_TOPIC if partition is None else f"partition {partition.state.index} of {OFFSETS_TOPIC}",
+                len(self._groups),
+            )
 
     def _end(self) -> None:
         """Stop coordinating; waiting requests fail with EPOCH_CHANGING, so that clients find the new coordinator."""

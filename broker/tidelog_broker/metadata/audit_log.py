@@ -29,7 +29,8 @@ REFUSALS_PER_S: Final = 20
 ASKED_CHARS_MAX: Final = 4_000
 """Maximum length of a text in an audit line; the rest is cut off."""
 ASKED_ENTRIES_MAX: Final = 512
-"""Limit of each list of a request: further entries would not be shown, and each costs the event loop 5 µs."""
+"""Maximum number of entries of each list in an audit line; the rest is cut off before formatting, because each entry
+costs the event loop 5 µs and would not fit into the line."""
 
 
 class About(NamedTuple):

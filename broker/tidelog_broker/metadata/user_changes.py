@@ -71,7 +71,9 @@ class UserChanges:
             epoch = await self._meta_log.ready_to_change(confirmed=True)
             found = self._registry.user(name)
         if found is None:
-            raise ProtocolError(pb.INVALID_REQUEST, f"user {name!r} does not exist")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"user {name!r} does not exist; list the users with: tidelog user list"
+            )
         return found, epoch
 
     async def _put(

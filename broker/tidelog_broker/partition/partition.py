@@ -242,7 +242,7 @@ class Partition:
         elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node has logged it at its start.
             ended = self.replica.state.chain.descriptor(news.epoch)
             if self.driver.view.is_volatile(news.epoch):
-                return  # Each lost copy has reported up to which offset it had acknowledged records.
+                return  # For copies in memory, `lost_until` bounds the loss exactly, and a loss was logged above.
             log.warning(
                 "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; the epoch ends at offset %d, "
                 "like its longest copy; records acknowledged shortly before the crash may be lost",

@@ -160,7 +160,7 @@ class ReplicaLog:
                 try:
                     self.store.repair.mark_short(active)
                 except DiskFullError as error:  # Retention may free space once the node has started.
-                    log.warning("%s; the next start records the machine crash again", error.message)
+                    log.warning("%s; the next start tries again to record the machine crash", error.message)
                     self.is_reboot_noted = False
             self._short = self._rebooted or self.store.repair.is_marked_short(active)
         if newest is not None and newest.epoch == active and newest.is_lost:
@@ -281,7 +281,10 @@ class ReplicaLog:
         return held.start_offset if held is not None else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """Return the running digest at a batch boundary; None if the offset is not a boundary or not in this log."""
+        """Return the running digest at a batch boundary of an epoch.
+
+        None if the offset is not a boundary, this log lacks it, or the lookup fails, which is logged.
+        """
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
@@ -289,7 +292,10 @@ class ReplicaLog:
             return None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """Return the base offset of the batch that holds an offset; None if there is none."""
+        """Return the base offset of the batch of an epoch that holds an offset.
+
+        None if no batch does, the epoch has no complete copy, or the lookup fails, which is logged.
+        """
         try:
             return self.store.reader.batch_start(epoch, offset)
         except ProtocolError as error:

@@ -558,8 +558,12 @@ class Link(asyncio.BufferedProtocol):
     def _answered(self, frame: Frame) -> None:
         envelope = frame.envelope
         if envelope.correlation_id == 0:
-            if envelope.WhichOneof("kind") != "error":
-                raise ProtocolError(pb.MALFORMED_FRAME, "received a message that answers no request")
+            kind = envelope.WhichOneof("kind")
+            if kind != "error":
+                raise ProtocolError(
+                    pb.MALFORMED_FRAME,
+                    f"received {kind!r} without a correlation id; only errors may be sent without one",
+                )
             self.close(str(_error_of(envelope.error)))
             return
         pending = self._requests.waiting.pop(envelope.correlation_id, None)

@@ -321,7 +321,11 @@ class Inbox:
         assert size_bytes >= attachment_bytes
         kind = frame.envelope.WhichOneof("kind")
         if kind not in ONE_WAY_KINDS:
-            raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id is not a one-way message")
+            raise ProtocolError(
+                pb.UNKNOWN_KIND,
+                f"node {self.node_id!r} sent a message of kind {kind or 'unknown'} without a correlation id; only "
+                "one-way messages may omit it",
+            )
         message: Any = getattr(frame.envelope, kind)
         entries: Sequence[Any] = (message,) if kind in SINGLE_KINDS else message.entries
         if len(entries) > ENTRIES_PER_PEER_MESSAGE_MAX:

@@ -33,7 +33,7 @@ LOGINS_MAX: Final = 3
 
 
 class Caller(Protocol):
-    """What `Client` requires of the principal on whose behalf it sends requests."""
+    """Provides the name and the tickets of the principal on whose behalf `Client` sends requests."""
 
     @property
     def principal(self) -> str:

@@ -42,7 +42,10 @@ class Work(NamedTuple):
 
     @property
     def producer_name(self) -> str:
-        """The name of the part, equal for all pieces of the work."""
+        """The producer's name: `name`, or `name/part` if the piece has parts.
+
+        All pieces of the work use the same names.
+        """
         return self.name if self.part is None else f"{self.name}/{self.part}"
 
 

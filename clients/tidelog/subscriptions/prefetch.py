@@ -279,7 +279,10 @@ class Prefetch:
 
 
 def _is_worth_sending(credit: Credit, share: Credit) -> bool:
-    """Return whether the amount is worth a message."""
+    """Return whether a credit is large enough to grant.
+
+    That is at least `REFILL_SHARE` of the window's share, in records or in bytes.
+    """
     return credit.records >= _part(share.records) or credit.bytes >= _part(share.bytes)
 
 

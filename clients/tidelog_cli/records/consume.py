@@ -254,9 +254,10 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(ends.items())}
     outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]
     if outside:
-        ranges = ", ".join(f"partition {p} has offsets {bounds[p][0]} to {bounds[p][1]}" for p in outside)
+        ranges = ", ".join(f"partition {p} has offsets {bounds[p][0]} up to its end at {bounds[p][1]}" for p in outside)
         raise CommandFailed(
-            f"offset {begin} of {topic!r} is out of range: {ranges} (the end); choose partitions with --partition"
+            f"offset {begin} of {topic!r} is out of range: {ranges}; give another offset with --from, or choose other "
+            "partitions with --partition"
         )
 
 

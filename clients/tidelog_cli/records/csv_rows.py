@@ -86,7 +86,11 @@ def delimiter_of(text: str) -> str:
     """
     delimiter = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
-        raise CommandFailed(f"--delimiter must be one ASCII character such as ';', or tab, got {text!r}", EXIT_USAGE)
+        raise CommandFailed(
+            "--delimiter must be tab, or one ASCII character other than a double quote, CR, LF or NUL, such as ';'; "
+            f"got {text!r}",
+            EXIT_USAGE,
+        )
     return delimiter
 
 

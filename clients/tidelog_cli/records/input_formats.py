@@ -232,7 +232,9 @@ def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
     """Yield whole lines as soon as they are complete, several at a time, without the last newline."""
     pending: list[bytes] = []
     pending_bytes = 0
+    number = 1
     while chunk := stream.read(CHUNK_BYTES):
+        number += chunk.count(b"\n")
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             yield b"".join([*pending, head])
@@ -242,7 +244,7 @@ def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
             pending_bytes += len(tail)
         if pending_bytes > LINE_BYTES_MAX:
             raise CommandFailed(
-                f"a line is longer than {LINE_BYTES_MAX:,} bytes; publish such values from an Arrow file"
+                f"line {number} is longer than {LINE_BYTES_MAX:,} bytes; publish such values from an Arrow file"
             )
     if pending:
         yield b"".join(pending)

@@ -85,7 +85,11 @@ def metadata_bytes(message: Buffer) -> int:
     if continuation != _CONTINUATION:
         raise _corrupt("the body is not an Arrow message")
     if not 0 < length <= METADATA_BYTES_MAX or length % BUFFER_ALIGNMENT_BYTES or PREFIX_BYTES + length > len(message):
-        raise _corrupt(f"the Arrow message of {len(message)} bytes declares {length} bytes of metadata")
+        raise _corrupt(
+            f"the Arrow message of {len(message)} bytes declares {length} bytes of metadata; it must be a multiple of "
+            f"{BUFFER_ALIGNMENT_BYTES}, from {BUFFER_ALIGNMENT_BYTES} to {METADATA_BYTES_MAX}, and fit into the "
+            f"message after the prefix of {PREFIX_BYTES}"
+        )
     return int(length)
 
 

@@ -57,8 +57,8 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
         own_lists = [each for each in own_lists if any(_has_signed(signer, each) for signer in signers)]
     if not own_lists:
         raise ValueError(
-            f"contains a CRL of {name}, the CA that issued this process's certificate, that this CA did "
-            "not sign: replace it with one that it signed"
+            f"contains a CRL with the issuer name {name}, but the CA that issued this process's certificate did not "
+            "sign it: replace it with one signed by that CA"
         )
     ends = max((each.next_update_utc for each in own_lists if each.next_update_utc is not None), default=None)
     if ends is not None and ends <= dt.datetime.now(dt.UTC):

@@ -164,7 +164,7 @@ def test_another_delimiter(argument: str, character: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["", ";;", '"', "\n", "ä", "comma"])
 def test_delimiter_that_cannot_separate_fields_is_refused(text: str) -> None:
-    with pytest.raises(CommandFailed, match="--delimiter must be one ASCII character"):
+    with pytest.raises(CommandFailed, match="--delimiter must be tab, or one ASCII character"):
         delimiter_of(text)
 
 

@@ -69,7 +69,7 @@ def test_a_line_is_published_before_the_next_arrives() -> None:
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_formats, "LINE_BYTES_MAX", 100)
-    with pytest.raises(CommandFailed, match="longer than 100 bytes"):
+    with pytest.raises(CommandFailed, match="line 1 is longer than 100 bytes"):
         rows(read_stream(Trickle(b"x" * 1000, 60), Format.LINES))
 
 

@@ -255,7 +255,7 @@ class CompactionPass:
         """
         found = self._reader.read(offset, READ_BYTES, limit_offset=end)
         if not found.batches:
-            raise DamagedError(f"no batch can be read at offset {offset}, but the log ends at {end}")
+            raise DamagedError(f"no batch holds offset {offset}, although batches are expected up to offset {end}")
         self._pace(sum(map(len, found.batches)))
         return [view for buffer in found.batches for view in iter_batches(buffer)], found.next_offset
 

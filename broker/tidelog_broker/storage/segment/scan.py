@@ -116,7 +116,7 @@ def scan_segment(
 
 
 def _step(window: Window, scan: SegmentScan) -> Stop | None:
-    """Add the block at the end of the valid prefix to it, or return why the scan stops."""
+    """Extend the valid prefix by the next block; return why the scan stops if there is no valid next block."""
     position = scan.end_position
     head = window.get(position, HEADER_BYTES)
     if len(head) == 0:
