@@ -187,7 +187,7 @@ def checked_form(value: ValueForm | None, *, as_json: bool) -> ValueForm | None:
         CommandFailed: `--value` is given without `--json`.
     """
     if value is not None and not as_json:
-        raise CommandFailed("--value requires --json", EXIT_USAGE)
+        raise CommandFailed("--value requires --json: add --json, or omit --value", EXIT_USAGE)
     return (value or ValueForm.JSON) if as_json else None
 
 

@@ -134,7 +134,9 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
             with path.open("rb", buffering=0) as stream:
                 yield from read_stream(stream, file_format, fields)
     except pa.ArrowInvalid as error:
-        raise CommandFailed(f"{path} is not a valid {file_format} file: {error}") from error
+        raise CommandFailed(
+            f"{path} is not a valid {file_format} file: {error}; if it has another format, choose that with --format"
+        ) from error
     except CommandFailed as error:
         raise CommandFailed(f"{path}: {error}") from error
 
@@ -149,7 +151,7 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
         CommandFailed: a line does not match the format; the message has its number.
     """
     if file_format in {Format.PARQUET, Format.ARROW}:
-        raise CommandFailed(f"{file_format} input must be a file, not a stream")
+        raise CommandFailed(f"{file_format} cannot be read from standard input; give the path of a file")
     if file_format is Format.CSV:
         yield from _csv_records(stream, fields)
         return
@@ -364,7 +366,7 @@ def _as_binary(column: AnyArray) -> AnyArray:
 def _check_names(names: list[str], fields: Fields) -> None:
     for name in (fields.key, fields.timestamp):
         if name is not None and name not in names:
-            raise CommandFailed(f"no column {name!r}; the columns are {', '.join(names)}")
+            raise CommandFailed(f"column {name!r} does not exist; the columns are {', '.join(names)}")
 
 
 def _as_timestamps(column: AnyArray, name: str) -> AnyArray:

@@ -81,8 +81,8 @@ def prepare(
     if port and port != founders[0]["port"]:
         native = ", ".join(str(founder["port"]) for founder in founders)
         raise CommandFailed(
-            f"the cluster in {data} has fixed ports {native}: omit --port, or create another cluster with another "
-            "--data",
+            f"the cluster in {data} has fixed ports {native}, got --port {port}: omit --port, or create another "
+            "cluster with another --data",
             EXIT_USAGE,
         )
     if len(management_ports) < nodes:
@@ -120,7 +120,7 @@ def _found(data: Path, nodes: int, port: int) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        assert document["nodes"]
+        assert document["nodes"], "the list nodes is empty"
     except (OSError, ValueError, KeyError, AssertionError) as error:
         raise CommandFailed(
             f"{path} cannot be read as a bootstrap file: {error!r}; restore it, or give another --data", EXIT_USAGE

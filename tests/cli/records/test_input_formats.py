@@ -245,7 +245,7 @@ def test_the_key_column_may_be_another_one(tmp_path: Path) -> None:
 def test_a_missing_column_and_a_broken_file_are_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"a": [1]}), path)
-    with pytest.raises(CommandFailed, match=r"x\.parquet: no column 'b'; the columns are a"):
+    with pytest.raises(CommandFailed, match=r"x\.parquet: column 'b' does not exist; the columns are a"):
         rows(read_file(path, Format.PARQUET, Fields(key="b")))
     path.write_bytes(b"nonsense")
     with pytest.raises(CommandFailed, match=r"x\.parquet is not a valid parquet file"):
