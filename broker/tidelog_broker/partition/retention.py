@@ -236,7 +236,7 @@ class Retention:
                 self._failed(error)
 
     def removable(self) -> int:
-        """Return the offset below which an owner's segments hold only deleted records and may be removed.
+        """Return the offset below which an owner's segments hold only deleted records and may be removed; 0 if none may.
 
         If a replica lacks some of them, the epoch may have to end.
         """
@@ -383,7 +383,9 @@ class Retention:
             )
 
     def producers_before(self, offset: int, committed: int) -> ProducerSnapshot | None:
-        """Return the producers' state at an offset, to be saved before records are deleted; None if it is unknown.
+        """Return the producers' state to be saved before the records below an offset are deleted.
+
+        None if a later snapshot has the same information, or the state is unknown or cannot be read, which is logged.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -420,7 +422,7 @@ class Retention:
         elif error is not None:
             # Until it is stored, a start treats deleted records as missing, and asks the owner.
             log.warning(
-                "%s: the log start could not be stored; after a restart this node asks the owner for it: %s",
+                "%s: the start offset of the log could not be stored; after a restart this node asks the owner for it: %s",
                 self._state.name,
                 error,
             )

@@ -77,7 +77,12 @@ class Scrubber:
                     one = await self._slice(partition, part, Scrubbed(at, 0, is_done=False))
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
-                    log.warning("%s: skipping the scrub of %s: %s", partition.name, part.path, error)
+                    log.warning(
+                        "%s: %s was not checked for damage and is checked by the next scrub: %s",
+                        partition.name,
+                        part.path,
+                        error,
+                    )
                     await asyncio.sleep(PAUSE_S)  # The cause may be too many open files.
                 return False
             await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or MIB))

@@ -288,7 +288,7 @@ class ReplicaDriver:
     def _carry_out(self, effect: Effect, listener: Listener) -> None:
         match effect:
             case Append() | Send() | CommitMoved():
-                raise AssertionError("handled by `_carry_on`")
+                raise AssertionError(f"`_carry_on` carries out {type(effect).__name__} itself")
             case ReadLog():
                 self._read(effect)
             case SyncAhead():
@@ -319,7 +319,11 @@ class ReplicaDriver:
                 return
             if found is None:
                 log.warning(
-                    "%s: cannot read epoch %d, which another node requested: %s", self.name, effect.epoch, error
+                    "%s: another node requested batches of epoch %d from offset %d, which cannot be read: %s",
+                    self.name,
+                    effect.epoch,
+                    effect.from_offset,
+                    error,
                 )
                 nothing = Position(effect.from_offset, 0)
                 found = BatchRange((), nothing, nothing)

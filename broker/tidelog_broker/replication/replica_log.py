@@ -111,7 +111,10 @@ class ReplicaLog:
         if store.limbo is None:
             return
         log.warning(
-            "%s/%d: the log on this node takes no appends: %s", store.name.topic, store.name.partition, store.limbo
+            "%s/%d: the log on this node takes no appends until it is repaired: %s",
+            store.name.topic,
+            store.name.partition,
+            store.limbo,
         )
         while (epoch := store.unreadable_epoch) is not None and epoch < active and self._others_hold(epoch):
             store.copies.set_aside(epoch, "the epoch cannot be opened")
@@ -220,7 +223,7 @@ class ReplicaLog:
                 engine=self.engine(epoch),
             )
         except (NotHeldError, DiskFullError) as error:
-            log.warning("%s: the copy of epoch %d cannot be resumed: %s", self.store.directory.name, epoch, error)
+            log.warning("%s: the partial copy of epoch %d cannot be opened: %s", self.store.directory.name, epoch, error)
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:
@@ -288,7 +291,13 @@ class ReplicaLog:
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
-            log.warning("%s: the digest at offset %d cannot be read: %s", self.store.directory.name, offset, error)
+            log.warning(
+                "%s: the digest of epoch %d at offset %d cannot be read: %s",
+                self.store.directory.name,
+                epoch,
+                offset,
+                error,
+            )
             return None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
@@ -299,7 +308,13 @@ class ReplicaLog:
         try:
             return self.store.reader.batch_start(epoch, offset)
         except ProtocolError as error:
-            log.warning("%s: no batch at offset %d can be found: %s", self.store.directory.name, offset, error)
+            log.warning(
+                "%s: cannot look up the batch of epoch %d at offset %d: %s",
+                self.store.directory.name,
+                epoch,
+                offset,
+                error,
+            )
             return None
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:
