@@ -158,7 +158,8 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
     for host in hosts:
         if not _is_host(host):
             raise CommandFailed(
-                f"--host {host!r} is not a DNS name or IP address; give it without port or zone, such as node1.example.com",
+                f"--host {host!r} is not a DNS name or IP address; give it without a port or zone, such as "
+                "node1.example.com",
                 EXIT_USAGE,
             )
     authority = authority_in(directory)

@@ -105,8 +105,8 @@ def export(
     if columns:
         if target.suffix != SUFFIX or target.is_dir():
             raise CommandFailed(
-                f"--columns writes one file, not a directory (exports could have different columns): give a file that ends "
-                f"in {SUFFIX}, got {target}",
+                f"--columns writes one file, because exports into a directory could have different columns: give a "
+                f"file that ends in {SUFFIX}, got {target}",
                 EXIT_USAGE,
             )
         with _held(target, overwrite=overwrite):

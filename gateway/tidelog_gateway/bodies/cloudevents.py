@@ -131,7 +131,9 @@ def _header_text(name: str, value: str) -> str:
     if len(value) > 1 and value.startswith('"') and value.endswith('"'):
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
     if not value.isascii() or _ESCAPE.search(value):
-        raise _wrong_header(name, "must be ASCII, with % and all other characters as percent-encoded UTF-8")
+        raise _wrong_header(
+            name, "must be ASCII: encode each percent sign as %25, and other characters as percent-encoded UTF-8"
+        )
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeDecodeError as error:
@@ -227,7 +229,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
         ValueError: the data is not valid.
     """
     if "data" in members and "data_base64" in members:
-        raise ValueError("an event has either data or data_base64, got both")
+        raise ValueError("an event must not have both data and data_base64; send one of them")
     if "data_base64" in members:
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):

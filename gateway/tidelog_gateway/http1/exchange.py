@@ -396,7 +396,9 @@ class Exchange:
         self._left_bytes = (length or 0) if has_body else 0
         head = b"".join(lines)
         if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise RuntimeError("a header field of the answer has a CR, LF or NUL character in its name or value")
+            bad = next(line for line in lines if b"\0" in line or line.count(b"\n") > 1 or line.count(b"\r") > 1)
+            bad_name = bad.partition(b":")[0].decode("latin-1")
+            raise RuntimeError(f"the header field {bad_name!r} of the answer contains a CR, LF or NUL character")
         return b"%b%b\r\n" % (_STATUS_LINES[status], head)
 
     def _write(self, body: bytes, *, more_body: bool) -> None:
@@ -409,9 +411,9 @@ class Exchange:
         else:
             self._left_bytes -= len(body)
             if self._left_bytes < 0:
-                raise RuntimeError("Response content longer than Content-Length")
+                raise RuntimeError(f"the answer's body has {-self._left_bytes} bytes more than its Content-Length")
             if self._left_bytes and not more_body:
-                raise RuntimeError("Response content shorter than Content-Length")
+                raise RuntimeError(f"the answer's body has {self._left_bytes} bytes fewer than its Content-Length")
         head, self._head = self._head, None
         transport = self._connection.transport
         self.response_started = True
