@@ -276,7 +276,8 @@ class StateLog:
             raise ProtocolError(
                 pb.TIMED_OUT,
                 f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: no quorum of its replicas "
-                "has acknowledged the records, which may still be stored; check `tidelog cluster status`",
+                "has acknowledged the records, which may still be stored; start the nodes that `tidelog cluster status` "
+                "shows as down, or check the network between the nodes",
             ) from None
         return len(data)
 
@@ -297,7 +298,7 @@ class StateLog:
         except ProtocolError as error:
             # No data is lost: the old records still exist, and the next write tries again.
             log.warning(
-                "writing a snapshot of %s failed, and is tried again after the next write: %s",
+                "cannot write a snapshot of %s, retrying after the next write to it: %s",
                 self._partition.name,
                 error,
             )
@@ -396,7 +397,7 @@ class MetaLog(StateLog):
                     self._changed.pop(topic_id, None)
 
     async def ready_to_change(self, *, confirmed: bool = False) -> int:
-        """Wait as `ready` does, and require that no earlier change is pending.
+        """Wait as `ready` does, and return the epoch; require that no earlier change is pending.
 
         Raises:
             ProtocolError: see `ready`; EPOCH_CHANGING while an earlier change has no outcome.
@@ -453,7 +454,9 @@ class MetaLog(StateLog):
     def _one_at_a_time(self) -> None:
         """Refuse concurrent changes: two changes of the same record get the same revision, and one would be lost."""
         if self._unsettled:
-            raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change of __meta has no outcome yet; retry")
+            raise ProtocolError(
+                pb.EPOCH_CHANGING, "an earlier change of the cluster's metadata (__meta) is not committed yet; retry"
+            )
 
 
 class OffsetsLog(StateLog):

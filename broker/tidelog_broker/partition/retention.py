@@ -236,7 +236,7 @@ class Retention:
                 self._failed(error)
 
     def removable(self) -> int:
-        """Return the offset below which an owner's segments hold only deleted records and may be removed; 0 if none may.
+        """Return the offset below which an owner's segments have only deleted records and may be removed; 0 if none.
 
         If a replica lacks some of them, the epoch may have to end.
         """

@@ -189,7 +189,7 @@ class Mover:
                 yield owned, plan, advice
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
-        """Begin to move a partition; return False if that was tried too often, or the move would make its writers wait."""
+        """Begin to move a partition; return False if that was tried too often, or would make its writers wait."""
         if not self._is_able(owned, plan):
             return False
         epoch, tries = self._tries.get(owned.key, (-1, 0))

@@ -73,7 +73,10 @@ class Adviser(Protocol):
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return a better epoch for a partition, or None. Also called for partitions that must not move yet."""
+        """Return a better epoch for a partition; None if there is none.
+
+        Also called for partitions that must not move yet.
+        """
         ...
 
 

@@ -112,7 +112,7 @@ def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
 
 
 def perform(view: ReplicaLog, effect: Step) -> bool:
-    """Carry out a write other than an append.
+    """Carry out a write other than an append; return False if nothing was written, so that the core plans again.
 
     Raises:
         StorageError: the disk failed.
@@ -166,7 +166,9 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )
     except DiskFullError as error:
-        log.warning("%s: the producer state from another node cannot be stored now: %s", view.store.directory.name, error)
+        log.warning(
+            "%s: the producer state from another node cannot be stored now: %s", view.store.directory.name, error
+        )
         return False
     return True
 
@@ -239,7 +241,9 @@ def _finish_copy(view: ReplicaLog, effect: FinishPartialCopy) -> None:
         if view.store.copies.copy_position(effect.epoch) is not None:
             view.store.copies.finish_copy(effect.epoch, effect.decided)
     except NotHeldError as error:
-        log.warning("%s: the partial copy of epoch %d cannot be completed: %s", view.store.directory.name, effect.epoch, error)
+        log.warning(
+            "%s: the partial copy of epoch %d cannot be completed: %s", view.store.directory.name, effect.epoch, error
+        )
     except DivergedError as error:  # The core then fetches the epoch again.
         log.warning("%s: fetching epoch %d again: %s", view.store.directory.name, effect.epoch, error)
         view.store.copies.abandon_copy(effect.epoch)

@@ -57,7 +57,8 @@ class LoggedProducers:
 
         Returns:
             None for the table if the log does not reach `offset` without a gap, from a snapshot or from
-            `log_start`, below which retention has deleted. An incomplete table has a `known_from`.
+            `log_start`, below which retention has deleted; also if it cannot be read, which is logged. An incomplete
+            table has a `known_from`. The timestamp is 0 if it is unknown.
         """
         if offset == 0:
             return ProducerTable(), 0
@@ -75,7 +76,10 @@ class LoggedProducers:
             return None, 0
 
     def _last_append_us(self, offset: int) -> int:
-        """Return the append time of the last batch before an offset; for a derived one, slightly later."""
+        """Return the append time of the last batch before an offset that has one; for a derived batch, slightly later.
+
+        0 if no batch of the log has one.
+        """
         while offset > self.store.start_offset:
             last = next(self.store.reader.scan_headers(offset - 1), None)
             if last is None or last.append_timestamp_us:

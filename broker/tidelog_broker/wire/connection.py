@@ -387,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the server and the handlers ---------------------------------------------------------------
 
     def certificate(self) -> Mapping[str, Any] | None:
-        """Return the verified certificate of the other end; None if it has none."""
+        """Return the verified certificate of the other end; None if it has none, or without TLS or a connection."""
         certificate: Mapping[str, Any] | None = None
         if self._transport is not None:
             certificate = self._transport.get_extra_info("peercert")
@@ -578,7 +578,10 @@ class Connection(asyncio.BufferedProtocol):
         return is_admitted
 
     def _has_room_for(self, size_bytes: int) -> bool:
-        """Count the bytes of a request in the node's budget and in the account's rate, if the limits allow it."""
+        """Return whether the limits allow a request; if so, count its bytes in the node's budget.
+
+        The account's rate counts the bytes of a client's request in either case.
+        """
         if self.inbox is not None:
             left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
             if self._requests >= FORWARDED_IN_FLIGHT_MAX or (self._in_flight_bytes and size_bytes > left_bytes):

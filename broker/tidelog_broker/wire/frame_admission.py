@@ -122,7 +122,7 @@ class FrameAdmission:
             self._unwatch()
 
     def forget(self) -> int | None:
-        """Drop an incomplete frame; return the share of its request, if it was admitted."""
+        """Drop an incomplete frame; return the budget share of its request, None if that was not admitted."""
         self._unwatch()
         self._give_back_envelope()
         size_bytes, self.size_bytes = self.size_bytes, None

@@ -352,9 +352,9 @@ class Link(asyncio.BufferedProtocol):
     async def greet(
         self, own: Identity, *, called: str, timeout_s: float, incarnations: HandshakeIncarnations | None = None
     ) -> int:
-        """Authenticate both nodes and compare their incarnations; return the other node's incarnation.
+        """Authenticate both nodes, and compare their incarnations if `incarnations` is given.
 
-        `called` is the expected id of the other node.
+        Return the other node's incarnation. `called` is the expected id of that node.
 
         Raises:
             ProtocolError: one node rejects the other, or the other end does not answer as a node does.
@@ -552,7 +552,11 @@ class Link(asyncio.BufferedProtocol):
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Accept the answers of pending requests; the attachment of any other answer is discarded."""
         if envelope.correlation_id == 0 and attachment_bytes:
-            raise ProtocolError(pb.MALFORMED_FRAME, "received an attachment without a request for it")
+            raise ProtocolError(
+                pb.MALFORMED_FRAME,
+                f"received {envelope.WhichOneof('kind')!r} with an attachment of {attachment_bytes} bytes, but without "
+                "a correlation id; only answers may have an attachment",
+            )
         return envelope.correlation_id in self._requests.waiting or not attachment_bytes
 
     def _answered(self, frame: Frame) -> None:
@@ -590,7 +594,7 @@ def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], si
 
 def _expect(answer: pb.Envelope, kind: str) -> None:
     if answer.WhichOneof("kind") != kind:
-        raise ProtocolError(pb.MALFORMED_FRAME, f"expected a {kind}, got a {answer.WhichOneof('kind')}")
+        raise ProtocolError(pb.MALFORMED_FRAME, f"received the answer {answer.WhichOneof('kind')!r}; expected {kind!r}")
 
 
 def _error_of(error: pb.Error) -> ProtocolError:

@@ -233,7 +233,8 @@ class ConsumerGroup:
         if len(self._members) - len(self._current()) + len(reads_on) > REPLACED_MAX:
             raise ProtocolError(
                 pb.MEMBER_FENCED,
-                f"group {self.name!r} has {REPLACED_MAX} replaced members that are still reading: join again later",
+                f"group {self.name!r} has the maximum of {REPLACED_MAX} members that were replaced but are still "
+                "reading; retry later",
             )
         joined = ConsumerMember(wish, first_revision=self._revision + 1)
         for other, member in earlier.items():
@@ -301,9 +302,10 @@ class ConsumerGroup:
             self._load_watch.note(loads, member.held)
 
     def check_loads(self, now: float) -> bool:
-        """Recompute the target if the group balances by load and that is worth the moves; return whether it is.
+        """Return whether the target has to be recomputed, because balancing by load is worth the moves; if so, note it.
 
-        `LoadWatch` decides when. Returns False while partitions are being moved.
+        `LoadWatch` decides when. Returns False for a group that does not balance by load, and while partitions are
+        being moved.
 
         Args:
             now: monotonic time in seconds.
@@ -445,7 +447,8 @@ class ConsumerGroup:
             if not self.is_empty:
                 raise ProtocolError(
                     pb.GROUP_NOT_EMPTY,
-                    f"group {self.name!r} has members, and only they may commit: stop them, or use another group",
+                    f"group {self.name!r} has members, so only its members may commit; stop the members, or use another "
+                    "group",
                 )
             return lambda _: True
         member = self._members.get(member_id)
@@ -491,11 +494,12 @@ class ConsumerGroup:
         return {topic_id: answer[topic_id] for topic_id in has if topic_id in answer}
 
     def _check_size(self, wishes: Mapping[str, pb.GroupWish]) -> None:
-        if sum(wish.ByteSize() for wish in wishes.values()) > WISHES_BYTES_MAX:
+        size_bytes = sum(wish.ByteSize() for wish in wishes.values())
+        if size_bytes > WISHES_BYTES_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the subscriptions of the members of group {self.name!r} exceed {WISHES_BYTES_MAX} bytes: subscribe "
-                "by pattern",
+                f"the subscriptions of the members of group {self.name!r} would have {size_bytes} bytes, the limit is "
+                f"{WISHES_BYTES_MAX}: subscribe by pattern",
             )
         topics = _topics_in(self._resolve_all(wishes))
         if sum(topics.values()) > PARTITIONS_MAX:

@@ -229,7 +229,7 @@ class Backfill:
         if fetch is not None and fetch.deadline_ms is not None and is_over:
             fetch = self._fetch = None  # no write of the fetch is pending
         if fetch is not None or not incomplete or not state.is_member or state.halted is not None:
-            return  # damage in the open epoch is repaired once its end is decided
+            return  # Nothing to fetch now; damage in the open epoch is repaired once its end is decided.
         epoch = self._next(incomplete)
         if epoch is None:
             return
@@ -300,7 +300,10 @@ class Backfill:
         return log.position_beside(epoch) if self._is_beside(epoch) else log.copy_position(epoch)
 
     def refetch(self, epoch: int, reason: str, now_ms: int) -> bool:
-        """Fetch a damaged sealed epoch of the log again; return whether other nodes may have it.
+        """Fetch a damaged sealed epoch of the log again; return False if that is impossible.
+
+        It is impossible if no other node has the epoch, or this node's log does not; or if this node is halted or is not
+        a replica of the partition.
 
         The intact part of the damaged copy stays readable until its replacement is complete and verified.
         """

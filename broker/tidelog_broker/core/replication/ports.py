@@ -128,7 +128,7 @@ class LogView(Protocol):
         ...
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of the partial copy of a sealed epoch; None without such a copy."""
+        """Return the end of the partial copy of a sealed epoch, or of the epoch in the log; None if neither exists."""
         ...
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:

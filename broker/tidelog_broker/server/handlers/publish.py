@@ -268,7 +268,7 @@ def _unknown_partition_error(broker: Broker, key: PartitionKey, *, current: bool
 
 
 def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
-    """Return the other node that owns a partition; "" if this node owns it or no owner is reachable."""
+    """Return the other node that owns a partition; "" if this node owns it, refuses the batch, or reaches no owner."""
     owner = broker.routes.owner((entry.topic_id, entry.partition))
     if owner == broker.node_id or owner not in broker.cluster.linked:
         return ""
@@ -328,9 +328,16 @@ def _verified(data: memoryview, topic: str, *, keyed: bool) -> BatchHeader:
     """Verify a producer's batch: its checksums, no reserved flags and, for a compacted topic, a key in every record."""
     header = verify_batch(data)
     if header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.TRANSACTIONAL):
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, "producers may not send control, derived or transactional batches")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"topic {topic!r}: producers may not send control, derived or transactional batches, got batch flags "
+            f"{header.flags:#x}",
+        )
     if header.sequence_span:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"producers may not set a sequence span, got {header.sequence_span}")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"topic {topic!r}: producers may not set a sequence span, got {header.sequence_span}",
+        )
     if keyed and (not header.flags & Flags.KEY or RecordBatch.parse(data).columns().column("key").null_count):
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,

@@ -93,7 +93,7 @@ class Damage:
 
 
 class Held(Protocol):
-    """What `EpochStore.held` has to provide. Each append reads it; reading an attribute costs less than a call."""
+    """The damage of an `EpochStore`, as an attribute: each append reads it, which costs less than a call."""
 
     damage: Damage | None
     """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""

@@ -48,7 +48,7 @@ _State = Literal["there", "lacking", "failed"]
 
 
 class IndexedLog(Protocol):
-    """What `RecordIndexes` requires of a partition's log. Only epochs of the segment engine are indexed here."""
+    """Provides the stores of a partition's epochs to `RecordIndexes`, which indexes those of the segment engine."""
 
     @property
     def disk(self) -> Volume:
@@ -285,8 +285,8 @@ def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
         fs.rename(unnamed, path)
     except OSError as error:
         log.warning(
-            "the index file %s cannot be written, which is retried when the log begins its next segment; check the "
-            "disk and its free space: %s",
+            "the index file %s cannot be written: %s; check the disk and its free space; this node tries again when "
+            "the log begins its next segment",
             path,
             error,
         )

@@ -43,7 +43,7 @@ def save_meta_snapshot(fs: FileSystem, path: Path, snapshot: pb.MetaSnapshot) ->
 
 
 def load_meta_snapshot(fs: FileSystem, path: Path) -> pb.MetaSnapshot | None:
-    """Return the last saved snapshot; None if the file is missing or damaged."""
+    """Return the last saved snapshot; None if the file is missing, or unreadable or damaged, which is logged."""
     if not fs.exists(path):
         return None
     try:

@@ -102,7 +102,7 @@ def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor
 
 
 def _rot(fs: FileSystem, directory: Path) -> str | None:
-    """Verify a partition's log; return its first damage, None if it is not damaged."""
+    """Verify a partition's log; return its first damage, or that its directory is missing; None if it is intact."""
     if not fs.exists(directory):
         return f"{directory} is missing"
     findings = (finding for report in verify(fs, directory) for finding in report.findings)

@@ -65,7 +65,7 @@ class RecordFilter(NamedTuple):
         return "tag" if self.tag is not None and "tag" in columns else None
 
     def hash_of(self, column: TextColumn | None) -> int:
-        """Return the hash to look up in a column's index."""
+        """Return the hash to look up in a column's index; 0 without a column."""
         if column is None:
             return 0
         return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
@@ -281,7 +281,7 @@ def _read_run(extent: Extent, run: tuple[int, int], *, newest: bool) -> Iterator
 
 
 def _filtered(extent: Extent, slot: int, batch: memoryview, record_filter: RecordFilter) -> Buffer | None:
-    """Return the matching records of a batch.
+    """Return the matching records of a batch; None if none match.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
@@ -314,7 +314,9 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: Rec
 def _newest_in(
     extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
 ) -> NewestMatch | None:
-    """Return the last matching record of a batch, and add its matching records to `recent`.
+    """Return the last matching record of a batch, None if none match.
+
+    If only a part of the batch matches and is small, its matching records are added to `recent`.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.

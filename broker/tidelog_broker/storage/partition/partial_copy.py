@@ -144,7 +144,7 @@ class PartialCopy:
 
 
 def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_bytes: int) -> EpochStore | None:
-    """Open an existing copy as a prefix of the target. If it cannot become one, remove it or set it aside."""
+    """Open an existing copy as a prefix of the target. If it cannot become one, remove or set it aside; return None."""
     fs = disk.fs
     if is_deleted(disk, path):
         remove_store(disk, path)

@@ -467,7 +467,7 @@ class PartitionLog:
                 raise LimboError(self.limbo)
 
     def _delete_oldest(self) -> int:
-        """Delete the oldest segment, and its epoch if that leaves it empty; return 0 if it must stay."""
+        """Delete the oldest segment, and its epoch if it is then empty; return the freed bytes, 0 if it must stay."""
         if not self._held.epochs or self.limbo is not None:
             return 0
         oldest = self._held.epochs[0]

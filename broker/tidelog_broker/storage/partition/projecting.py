@@ -136,7 +136,7 @@ def _all_of(extent: Extent, first: int, stop: int) -> _Examined:
 def _one_of(
     extent: Extent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
 ) -> _Examined | None:
-    """Read the needed part of a batch; None if it exceeds the byte budget."""
+    """Read the needed part of a batch; None if the batch exceeds `left_bytes`, unless `at_least_one`."""
     head = extent.head(slot)
     with checking(extent, slot, head):
         header = unpack_header(head)
