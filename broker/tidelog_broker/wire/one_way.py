@@ -302,9 +302,9 @@ class Inbox:
         elif not budget.take(size_bytes):
             self._dropped.inc()
             log.warning(
-                "dropping %d bytes of batches from node %r, which this node requests again later: the batches that it has "
-                "yet to verify and write have reached the limit peers_in_flight_bytes; check the load of this node's "
-                "processor and disk",
+                "dropping %d bytes of batches from node %r, which this node requests again later: the batches that it "
+                "has yet to verify and write have reached the limit peers_in_flight_bytes; check the load of this "
+                "node's processor and disk",
                 size_bytes,
                 self.node_id,
             )

@@ -178,8 +178,8 @@ class Account:
         if bound is not None and len(self.clients) >= bound:
             raise ProtocolError(
                 pb.QUOTA_EXCEEDED,
-                f"{self.name!r} has {len(self.clients)} connections to this node, its limit is {bound}; close some, or "
-                "raise the quota",
+                f"{self.name!r} has {len(self.clients)} connections to this node, and its limit is {bound}; close "
+                "some, or raise the limit with: tidelog quota set SUBJECT --connections N",
                 retry_after_ms=CONNECTIONS_RETRY_MS,
             )
         self.clients[client] = meters

@@ -40,7 +40,7 @@ def ago(text: str, now: datetime) -> datetime:
     try:
         return max(now - timedelta(milliseconds=parse_duration_ms(text)), EPOCH)
     except OverflowError as error:
-        raise ValueError(f"the duration {text!r} is too long; give a time in ISO 8601") from error
+        raise ValueError(f"the duration {text!r} is too long; give a shorter one, or a time in ISO 8601") from error
 
 
 def timestamp_us_of(stamp: Any) -> int:
