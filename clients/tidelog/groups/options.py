@@ -120,7 +120,7 @@ def group_of(group: str | Group | None) -> Group | None:
     """Return the group options for a name or a `Group`; None for None.
 
     Raises:
-        InvalidRequestError: the argument is none of these.
+        InvalidRequestError: the argument has another type.
     """
     if group is None or isinstance(group, Group):
         return group

@@ -45,7 +45,7 @@ class ByteReader(Protocol):
     """A raw byte stream: a read returns available bytes, possibly fewer than requested."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes; empty at the end."""
+        """Return at most `size` bytes; empty or None at the end."""
 
 
 def types_of(arguments: Sequence[str]) -> dict[str, ColumnType]:

@@ -324,7 +324,7 @@ def _field(document: dict[str, Any], name: str, number: int) -> Any:
 
 
 def _key_of(key: Any, name: str, line: bytes) -> bytes | None:
-    """Return a key's bytes: the content of a string, or the exact text of another JSON value."""
+    """Return a key's bytes: the content of a string, or the exact text of another JSON value; None for null."""
     if key is None or isinstance(key, str):
         return None if key is None else key.encode()
     return [value for member, value in members(line.decode()) if member == name][-1].encode()

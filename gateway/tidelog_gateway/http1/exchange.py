@@ -270,7 +270,7 @@ class Exchange:
                 connection.end_diversion()
 
     async def collect(self, came: Callable[[int], None]) -> bytes | None:
-        """Return the whole body; None if the client disconnects before.
+        """Return the whole body; None if the client disconnects, or the response is complete, before the body's end.
 
         The calling task has reserved memory for the whole body: parts are collected without waking the task for each,
         and reading is not paused.

@@ -44,7 +44,7 @@ from tidelog_proto.text.json_text import check_limits
 
 HEADERS_PER_RECORD_MAX: Final = 256
 HEADERS_PER_REQUEST_MAX: Final = 100_000
-"""Limits the memory for headers, which take two bytes in a body and a hundred when decoded."""
+"""Maximum number of headers of all records of a request: one takes two bytes in a body and a hundred when decoded."""
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3, fail_fast=True)]

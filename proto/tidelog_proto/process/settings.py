@@ -76,7 +76,7 @@ def load_settings(
 
 
 def _file_table(section: str, path: Path | None) -> dict[str, Any]:
-    """Return the file's table for `section`; empty if the file or the table is missing."""
+    """Return the file's table for `section`; empty without a path, or if the file does not have the table."""
     if path is None:
         return {}
     try:

@@ -168,7 +168,7 @@ def _interval_s() -> float:
 
 
 def _metric_of(family: Any, since_ns: int, now_ns: int) -> export.Metric | None:
-    """Convert a Prometheus metric family to an OpenTelemetry metric; None for unsupported types."""
+    """Convert a Prometheus metric family to an OpenTelemetry metric; None for unsupported types or without samples."""
     cumulative = export.AggregationTemporality.CUMULATIVE
     if family.type == "histogram":
         points = _histogram_points(family.samples, since_ns, now_ns)
