@@ -494,7 +494,9 @@ class Link(asyncio.BufferedProtocol):
         ):
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"too many requests or bytes wait to be sent to node {self.peer_id!r}, or for its answer; retry",
+                f"{len(self._requests.waiting)} requests wait for answers of node {self.peer_id!r}, at most "
+                f"{FORWARDED_IN_FLIGHT_MAX}, and {self.waiting_bytes + size_bytes:,} bytes to be sent to it, at most "
+                f"{self._queue_bytes:,} (peer_queue_bytes); retry",
                 retry_after_ms=RETRY_MS,
             )
         envelope.correlation_id = self._requests.last_id + 1
@@ -552,22 +554,16 @@ class Link(asyncio.BufferedProtocol):
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Accept the answers of pending requests; the attachment of any other answer is discarded."""
         if envelope.correlation_id == 0 and attachment_bytes:
-            raise ProtocolError(
-                pb.MALFORMED_FRAME,
-                f"received {envelope.WhichOneof('kind')!r} with an attachment of {attachment_bytes} bytes, but without "
-                "a correlation id; only answers may have an attachment",
-            )
+            what = f"received {envelope.WhichOneof('kind')!r} with an attachment, but without a correlation id"
+            raise ProtocolError(pb.MALFORMED_FRAME, f"{what}; only answers may have an attachment")
         return envelope.correlation_id in self._requests.waiting or not attachment_bytes
 
     def _answered(self, frame: Frame) -> None:
         envelope = frame.envelope
         if envelope.correlation_id == 0:
-            kind = envelope.WhichOneof("kind")
-            if kind != "error":
-                raise ProtocolError(
-                    pb.MALFORMED_FRAME,
-                    f"received {kind!r} without a correlation id; only errors may be sent without one",
-                )
+            if (kind := envelope.WhichOneof("kind")) != "error":
+                what = f"received {kind!r} without a correlation id; only errors may be sent without one"
+                raise ProtocolError(pb.MALFORMED_FRAME, what)
             self.close(str(_error_of(envelope.error)))
             return
         pending = self._requests.waiting.pop(envelope.correlation_id, None)

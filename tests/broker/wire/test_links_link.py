@@ -194,7 +194,7 @@ async def test_oversized_message_is_dropped_and_others_are_sent(
         (
             pb.Envelope(append_batch=pb.AppendBatches()),
             b"x",
-            "with an attachment of 1 bytes, but without a correlation id",
+            "with an attachment, but without a correlation id",
         ),
         (pb.Envelope(error=pb.Error(code=pb.SHUTTING_DOWN, message="going")), b"", "SHUTTING_DOWN: going"),
         (pb.Envelope(error=pb.Error(code=99, message="new")), b"", "INTERNAL: new"),  # type: ignore[arg-type]
