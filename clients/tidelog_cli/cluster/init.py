@@ -145,7 +145,10 @@ def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
         record = json.loads((data / "node.json").read_bytes())
         node_id, cluster_id = str(record["node_id"]), str(record["cluster_id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"--from {data} is not the data directory of a node: {error!r}", EXIT_USAGE) from error
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        raise CommandFailed(
+            f"--from {data} is not the data directory of a node: cannot read node.json: {why}", EXIT_USAGE
+        ) from error
     if [one["node_id"] for one in founders] != [node_id]:
         raise CommandFailed(
             f"--from {data} belongs to node {node_id!r}, the only founder of its cluster: give exactly one --node, "

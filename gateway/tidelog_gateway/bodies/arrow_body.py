@@ -339,7 +339,8 @@ def _announced(message: Any, where: str) -> tuple[int, int, bool]:
     for offset, stored_bytes in description.buffers:
         if offset < 0 or not 0 <= stored_bytes <= len(body) - offset:
             raise _fault(
-                f"{where}: the body of {len(body)} bytes does not contain the buffer of {stored_bytes} bytes at {offset}"
+                f"{where}: the body of {len(body)} bytes does not contain the buffer of {stored_bytes} bytes at offset "
+                f"{offset}"
             )
         decoded_bytes += _length_of(body, offset, stored_bytes, where) if is_compressed else stored_bytes
     return description.record_count, decoded_bytes, is_compressed

@@ -233,7 +233,9 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
     if "data_base64" in members:
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):
-            raise ValueError("must be a string of base64")  # a TypeError would be answered with 500
+            raise ValueError(
+                f"must be a string of base64, got {_shown(encoded)}"
+            )  # a TypeError would be answered with 500
         return from_base64(encoded), "data_base64"
     if "data" not in members:
         return b"", ""
@@ -260,8 +262,11 @@ def _attribute_text(raw: msgspec.Raw) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int) and -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
         return str(value)
-    got = shown(value) if isinstance(value, int | float) else "a list or an object"
-    raise ValueError(f"an attribute must be a string, a boolean or an integer of 32 bits, got {got}")
+    raise ValueError(f"an attribute must be a string, a boolean or an integer of 32 bits, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return "an array or an object" if isinstance(value, list | dict) else shown(value)
 
 
 def _attribute_fault(name: str, text: str) -> str | None:

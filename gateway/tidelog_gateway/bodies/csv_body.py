@@ -171,7 +171,7 @@ class _Lists:
                     headers.append((name, value))
         self._header_count += sum(map(len, lists))
         if self._header_count > HEADERS_PER_REQUEST_MAX:
-            detail = f"the body has more than {HEADERS_PER_REQUEST_MAX} headers; send fewer rows per request"
+            detail = f"the records have more than {HEADERS_PER_REQUEST_MAX} headers; send fewer rows per request"
             raise invalid([{"pointer": "", "detail": detail}])
         return lists
 

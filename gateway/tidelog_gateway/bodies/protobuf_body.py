@@ -162,7 +162,8 @@ class _Lists:
             self._header_count += len(headers)
         if self._header_count > HEADERS_PER_REQUEST_MAX:
             raise _fault(
-                "/records", f"the body has more than {HEADERS_PER_REQUEST_MAX} headers; send fewer records per request"
+                "/records",
+                f"the records have more than {HEADERS_PER_REQUEST_MAX} headers; send fewer records per request",
             )
 
     def records(self) -> Records:

@@ -204,11 +204,13 @@ class Exchange:
         try:
             await app(self.scope, self.receive, self.send)
         except BaseException as error:  # noqa: BLE001 - any fault: logged, and the connection is answered, as ASGI servers do
-            CONNECTION_LOG.error("Exception in ASGI application\n", exc_info=error)
+            method, path = self.scope["method"], self.scope["path"]
+            CONNECTION_LOG.error("failed to answer %s %r", method, path, exc_info=error)
             await self._failed()
         else:
             if not self.response_complete and not self.disconnected:
-                CONNECTION_LOG.error("ASGI callable returned without completing response.")
+                method, path = self.scope["method"], self.scope["path"]
+                CONNECTION_LOG.error("the answer to %s %r was not completed", method, path)
                 await self._failed()
         finally:
             if self._early_arrival is not None and self._early_arrival.held_bytes:
@@ -344,12 +346,14 @@ class Exchange:
             return
         if self._head is None and not self.response_started:
             if message["type"] != "http.response.start":
-                raise RuntimeError(f"Expected ASGI message 'http.response.start', but got {message['type']!r}.")
+                raise RuntimeError(f"expected the ASGI message 'http.response.start', got {message['type']!r}")
             self._expects_continue = False
             self._head = self._head_of(message["status"], message.get("headers", ()))
             return
         if self.response_complete or message["type"] != "http.response.body":
-            raise RuntimeError(f"Unexpected ASGI message {message['type']!r} sent.")
+            raise RuntimeError(
+                f"expected the ASGI message 'http.response.body' until the answer is complete, got {message['type']!r}"
+            )
         self._write(message.get("body", b""), more_body=message.get("more_body", False))
 
     async def reply(self, status: int, fields: bytes, body: bytes) -> None:

@@ -289,13 +289,17 @@ def _tags(records: Sequence[JsonRecord], path: Sequence[str | int], faults: list
 
 def _from_utf8(value: object) -> bytes:
     if not isinstance(value, str):
-        raise ValueError("must be a string or null; set value_encoding to json for other JSON values")  # noqa: TRY004 # a fault of the request, collected with the others
+        raise ValueError(f"must be a string or null, got {_kind(value)}; for JSON values set value_encoding to json")  # noqa: TRY004 # a fault of the request, collected with the others
     return value.encode()
+
+
+def _kind(value: object) -> str:
+    return "an array or an object" if isinstance(value, list | dict) else shown(value)
 
 
 def _from_base64(value: object) -> bytes:
     if not isinstance(value, str):
-        raise ValueError("must be a string of base64, or null")  # noqa: TRY004 # a fault of the request, collected with the others
+        raise ValueError(f"must be a string of base64, or null, got {_kind(value)}")  # noqa: TRY004 # a fault of the request, collected with the others
     return from_base64(value)
 
 
