@@ -128,13 +128,15 @@ class UnsafeRecovery:
             )
         if replica.state.doubt == "damaged":
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"{name}: the copy on node {replica.state.node_id!r} is damaged; choose another node"
+                pb.INVALID_REQUEST,
+                f"{name}: the copy on node {replica.state.node_id!r} is damaged; choose another node",
             )
         if replica.backfill.incomplete:
             epochs = ", ".join(map(str, sorted(replica.backfill.incomplete)))
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{name}: the copy on node {replica.state.node_id!r} lacks records of epochs {epochs}; choose another node",
+                f"{name}: the copy on node {replica.state.node_id!r} lacks records of epochs {epochs}; choose another "
+                "node",
             )
 
     def _halted_error(self) -> ProtocolError:

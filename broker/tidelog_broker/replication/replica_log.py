@@ -223,7 +223,9 @@ class ReplicaLog:
                 engine=self.engine(epoch),
             )
         except (NotHeldError, DiskFullError) as error:
-            log.warning("%s: the partial copy of epoch %d cannot be opened: %s", self.store.directory.name, epoch, error)
+            log.warning(
+                "%s: the partial copy of epoch %d cannot be opened: %s", self.store.directory.name, epoch, error
+            )
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:

@@ -348,7 +348,9 @@ class Connection(asyncio.BufferedProtocol):
     def close_stalled(self, stalled_s: float) -> None:
         """Close the connection: the client has read nothing for too long."""
         if self._transport is not None:
-            log.info("closing client %r: it has read nothing for %.1f s", self.client_id, stalled_s)
+            log.info(
+                "closing the connection of client %r: it has not read its replies for %.1f s", self.client_id, stalled_s
+            )
             self.server.metrics.stalled.inc()
             self._transport.abort()
 
@@ -360,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
     def _close_slow(self, size_bytes: int, come_bytes: int) -> None:
         progress = f"{come_bytes} of {size_bytes} bytes received"
         log.info(
-            "closing slow client %r: %s, and the request budget (node_in_flight_bytes) is exhausted",
+            "closing the connection of slow client %r: %s, and the request budget (node_in_flight_bytes) is exhausted",
             self.client_id,
             progress,
         )

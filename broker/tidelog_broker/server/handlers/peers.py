@@ -82,12 +82,12 @@ async def proof(broker: Broker, request: Request) -> None:
             return
         refusal = await _later_incarnation(broker, challenge, offered)
         if refusal is not None:
-            why = (
-                "another process of this node is running"
+            what = (
+                "a copy of the one that another, running process of the node uses"
                 if refusal.in_use
-                else "the node has started later with another"
+                else "an older copy: the node has started later from another one"
             )
-            log.warning("refusing node %r: its data directory is an older copy; %s", challenge.node_id, why)
+            log.warning("refusing node %r: its data directory is %s", challenge.node_id, what)
             request.reply(pb.Envelope(peer_welcome=refusal))
             connection.close()
             return

@@ -443,8 +443,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
     if len(connection.pumps) >= broker.settings.subscriptions_max:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"the connection has reached its limit of {broker.settings.subscriptions_max} subscriptions (subscriptions_max); "
-            "unsubscribe one, or open another connection",
+            f"the connection has reached its limit of {broker.settings.subscriptions_max} subscriptions "
+            "(subscriptions_max); unsubscribe one, or open another connection",
         )
     subscription = Subscription(
         message.subscription_id, credit_records=message.credit_records, credit_bytes=message.credit_bytes

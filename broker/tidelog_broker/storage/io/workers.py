@@ -99,8 +99,8 @@ class IoWorkers:
         work = self._queues[number]
         if work.length >= self._pending_max:
             raise WorkersFullError(
-                f"a thread of the workers {self._name!r} has reached its limit of {self._pending_max} queued tasks; try "
-                "again later"
+                f"a thread of the workers {self._name!r} has reached its limit of {self._pending_max} queued tasks; "
+                "try again later"
             )
         with self._lock:
             if self._closed:

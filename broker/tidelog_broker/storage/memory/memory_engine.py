@@ -168,9 +168,10 @@ class MemoryEngine(Engine):
             if needed_bytes > left:
                 raise MemoryFullError(
                     f"{needed_bytes:,} bytes do not fit into the memory engine: this node has reserved "
-                    f"{self.used_bytes:,} of {self.capabilities.bytes_max:,} bytes (memory_engine_bytes), and for topic id "
-                    f"{topic_id.hex()} {self._used[topic_id]:,} of {self._topic_bytes_max:,}; send again when retention "
-                    "has deleted old records, lower retention_bytes of topics in memory, or raise memory_engine_bytes"
+                    f"{self.used_bytes:,} of {self.capabilities.bytes_max:,} bytes (memory_engine_bytes), and for "
+                    f"topic id {topic_id.hex()} {self._used[topic_id]:,} of {self._topic_bytes_max:,}; send again when "
+                    "retention has deleted old records, lower retention_bytes of topics in memory, or raise "
+                    "memory_engine_bytes"
                 )
             self._used[topic_id] += taken
             self.used_bytes += taken

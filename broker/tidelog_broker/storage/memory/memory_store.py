@@ -278,7 +278,9 @@ class MemoryStore(EpochStore):
         self._check_open()
         damage = self._contents.damage
         if damage is not None and not self.is_repairing:
-            raise LimboError(f"{self.directory} takes no appends until it has the records of another replica: {damage.reason}")
+            raise LimboError(
+                f"{self.directory} takes no appends until it has the records of another replica: {damage.reason}"
+            )
         if self._contents.is_sealed:
             raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
 

@@ -55,5 +55,7 @@ def load_meta_snapshot(fs: FileSystem, path: Path) -> pb.MetaSnapshot | None:
         problem = "bad magic or CRC"
     except (OSError, DecodeError) as error:
         problem = str(error)
-    log.warning("ignoring the snapshot %s: %s; this node waits for __meta instead", path, problem)
+    log.warning(
+        "ignoring the metadata snapshot %s: %s; a node without it waits for __meta when it starts", path, problem
+    )
     return None

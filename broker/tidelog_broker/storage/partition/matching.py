@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.storage.engine.reading import Extent, Indexes
-from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.extents import (
     checking,
     readable_extents,
@@ -186,7 +185,7 @@ class MatchingReader:
                 if work.is_done:
                     break
         if not found and position < limit_offset and position == offset and self._held.limbo is not None:
-            raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
+            raise self._held.unreadable_error(position)
         return ReadResult(found, position)
 
     def _newest(self, limit_offset: int, record_filter: RecordFilter, work_bytes: int) -> NewestMatch:

@@ -15,7 +15,6 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.engine.reading import Extent, FoundBatches
-from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.extents import checking, readable_extents
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import ReadResult
@@ -93,7 +92,7 @@ class ProjectingReader:
                 if left_bytes <= 0 or position < extent.end_offset:
                     return ReadResult(found, position)
         if position == offset < limit_offset and self._held.limbo is not None:
-            raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
+            raise self._held.unreadable_error(position)
         return ReadResult(found, position)
 
 
