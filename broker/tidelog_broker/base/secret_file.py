@@ -70,7 +70,7 @@ def _read(path: Path) -> tuple[bytes, ...]:
     for secret in found or (b"",):
         if len(secret) < SECRET_BYTES_MIN:
             raise SettingsError(
-                f"the secret in {path} must have at least {SECRET_BYTES_MIN} bytes, got {len(secret)}; create one with: "
-                "openssl rand -hex 32"
+                f"the secret in {path} must have at least {SECRET_BYTES_MIN} bytes, got {len(secret)}; create one "
+                "with: openssl rand -hex 32"
             )
     return found

@@ -147,7 +147,10 @@ class Gossip:
         transport.close()  # the transport closes after sending its buffer
         dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
         if self.forged or dropped:
-            log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} {_FORGED}", *dropped]))
+            log.info(
+                "gossip datagrams dropped since the start of this node: %s",
+                ", ".join([f"{self.forged} {_FORGED}", *dropped]),
+            )
 
     @property
     def members(self) -> Members:

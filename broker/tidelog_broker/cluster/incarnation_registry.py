@@ -366,8 +366,8 @@ class IncarnationRegistry:
         if self._known.is_withdrawn(directory, incarnation):
             raise ProtocolError(
                 pb.FORBIDDEN,
-                f"start {boot_counter(incarnation)} of node {peer_id!r} was withdrawn, because its data directory is an "
-                "older copy; stop that process",
+                f"start {boot_counter(incarnation)} of node {peer_id!r} was withdrawn, because its data directory is "
+                "an older copy; stop that process",
             )
         await self._keep(directory)
         self._stored_by.add(peer_id)
@@ -583,8 +583,8 @@ class IncarnationRegistry:
 
     def _full(self, error: DiskFullError) -> None:
         log.warning(
-            "this node cannot store the incarnations of other nodes, so new connections between them and this node wait: "
-            "%s",
+            "this node cannot store the incarnations of other nodes, so new connections between them and this node "
+            "wait: %s",
             error,
         )
 

@@ -150,7 +150,7 @@ class Coordinator:
         self._epoch: int | None = None
         """The epoch that this state belongs to; None while this node coordinates nothing."""
         self._prepared_in: int | None = None
-        """The epoch in which the pending positions were prepared."""
+        """The epoch in which the pending positions were prepared; None before the first ones."""
         self._topics_seen = 0
         self._rules_seen = 0
         self._rules_look_at: float | None = None
@@ -364,8 +364,9 @@ class Coordinator:
         if self._holdings.size_bytes() >= self._bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"cannot create group {name!r} or add a member to it: groups and positions have reached their memory "
-                "limit (positions_bytes); delete unused groups, or raise positions_bytes on every node",
+                f"cannot create group {name!r} or add a member to it: groups and positions use the maximum of "
+                f"positions_bytes ({self._bounds.size_bytes} bytes); delete unused groups, or raise positions_bytes on "
+                "every node",
             )
 
     async def _leave(self, request: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:

@@ -112,8 +112,9 @@ class Certificates:
                 if principal == self._admin:
                     raise ProtocolError(
                         pb.UNAUTHENTICATED,
-                        f"the {rule.kind} {name!r} of the certificate maps to the administrator {principal!r}, who can only "
-                        "use keys of admin_key_file; use such a key, or map it to another principal that has rights",
+                        f"the {rule.kind} {name!r} of the certificate maps to the administrator {principal!r}, who can "
+                        "only use keys of admin_key_file; use such a key, or map it to another principal that has "
+                        "rights",
                     )
                 ends_us = int(ssl.cert_time_to_seconds(certificate["notAfter"])) * 1_000_000
                 return Session(self._permissions, principal, expires_us=ends_us)

@@ -383,8 +383,8 @@ class Controller:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
                         f"without node {node_id!r} only {live_replicas} of {len(route.placement)} replicas of "
-                        f"{record.name}/{index} would be alive, and writes need {needed}; start the other nodes that are "
-                        "down, or let another node join first",
+                        f"{record.name}/{index} would be alive, and writes need {needed}; start the other nodes that "
+                        "are down, or let another node join first",
                     )
 
 

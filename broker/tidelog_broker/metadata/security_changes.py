@@ -133,7 +133,7 @@ class SecurityChanges:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"a rule that denies {requested.principal!r} something would have no effect: it is the administrator, "
-                "which may do everything; to revoke that, remove its keys from admin_key_file",
+                "which may do everything; to end its access, remove its keys from admin_key_file",
             )
         self._registry.check_limit(RULE)
         rule = pb.AccessRule()

@@ -276,8 +276,8 @@ class StateLog:
             raise ProtocolError(
                 pb.TIMED_OUT,
                 f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: no quorum of its replicas "
-                "has acknowledged the records, which may still be stored; start the nodes that `tidelog cluster status` "
-                "shows as down, or check the network between the nodes",
+                "has acknowledged the records, which may still be stored; start the nodes that `tidelog cluster "
+                "status` shows as down, or check the network between the nodes",
             ) from None
         return len(data)
 
@@ -529,7 +529,7 @@ class OffsetsLog(StateLog):
         Args:
             records: at most `RECORDS_PER_BATCH` - 1; they are applied as they are, and do not change afterwards.
             epoch: see `write`.
-            made: the record of a group that the commit creates, with its creator.
+            made: the record of a group that the commit creates, with its creator; None if the group exists.
 
         Raises:
             ProtocolError: see `StateLog.write`; records that were certainly not written are withdrawn. Others may

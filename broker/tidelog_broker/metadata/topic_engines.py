@@ -91,8 +91,8 @@ class TopicEngines:
                 able = ", ".join(self._able(config))
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"engine {config.engine} cannot {need.lacks}, which {need.setting} need; {need.remedy}, or use an "
-                    f"engine that can: {able}",
+                    f"engine {config.engine} cannot {need.lacks}, as required by {need.setting}; {need.remedy}, or use "
+                    f"another engine: {able}",
                 )
 
     def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:

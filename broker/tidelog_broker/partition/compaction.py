@@ -172,9 +172,9 @@ class Compaction:
                     is_left = has_turn.is_set()
                     raise ProtocolError(
                         pb.TIMED_OUT,
-                        f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s; it waits for "
-                        f"{self._watch.waits_for}; "
-                        + ("it continues when that is available" if is_left else "send again later"),
+                        f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s, because it waits "
+                        f"for {self._watch.waits_for}; "
+                        + ("it continues when that is available" if is_left else "send the request again later"),
                     )
         finally:
             if not is_left:
@@ -192,7 +192,7 @@ class Compaction:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
                     f"{self._state.name}: the compaction was stopped, because the partition is being closed or its "
-                    "topic was put on hold; send again",
+                    "topic was put on hold; retry, after the end of the hold if there is one",
                 ) from None
 
     def _ended(self, running: asyncio.Task[None]) -> None:
@@ -301,7 +301,7 @@ class Compaction:
             raise ProtocolError(
                 pb.EPOCH_CHANGING,
                 f"{self._state.name}: the end of epoch {epoch} was not decided within {DECIDE_S:.0f} s; the decision "
-                f"waits for {self.awaited_copies()}; send again",
+                f"waits for {self.awaited_copies()}; retry",
             ) from None
         self._check_owner()
         decision = self._state.replica.state.decision(epoch)
@@ -391,16 +391,14 @@ class Compaction:
 
     def _check_open(self) -> None:
         if self.versions.is_over or self._state.replica.state.halted is not None:
-            raise self._state.refusal or ProtocolError(
-                pb.EPOCH_CHANGING, f"{self._state.name} is being closed; send again"
-            )
+            raise self._state.refusal or ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is being closed; retry")
 
     def _check_owner(self) -> None:
         self._check_open()
         if not self._owns:
             raise self._state.not_owner()
         if self._state.writer is None:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is changing its epoch; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is starting a new epoch; retry")
 
 
 def _compaction(made: FinishedVersion, terms: Terms, now_us: int) -> pb.Compaction:

@@ -205,8 +205,8 @@ class Deduplication:
             if error.message != self._logged_damage:  # Clients retry publishes, so this runs often.
                 self._logged_damage = error.message
                 log.error(
-                    "%s: its newest records cannot be read for deduplication, so publishes are refused until another "
-                    "node has replaced the damaged ones: %s",
+                    "%s: the newest records cannot be read for deduplication, so publishes are refused until the "
+                    "damaged records have been fetched from another node: %s",
                     self._state.name,
                     error.message,
                 )
@@ -354,8 +354,8 @@ class Deduplication:
         if header.record_count > DEDUPLICATED_BATCH_RECORDS_MAX:
             raise ProtocolError(
                 pb.BATCH_TOO_LARGE,
-                f"the batch has {header.record_count} records; a topic with deduplication takes at most "
-                f"{DEDUPLICATED_BATCH_RECORDS_MAX}: send smaller batches",
+                f"{self._state.name}: a batch of a topic with deduplication may have at most "
+                f"{DEDUPLICATED_BATCH_RECORDS_MAX} records, got {header.record_count}; send smaller batches",
             )
         records = RecordBatch(header, data[HEADER_BYTES:])
         contents = self._hasher.hashes(records)
@@ -366,8 +366,9 @@ class Deduplication:
         if padded(len(thinned)) > padded(len(data)) + THINNED_EXTRA_BYTES:
             raise ProtocolError(
                 pb.BATCH_TOO_LARGE,
-                f"without its duplicates the batch grows from {len(data)} to {len(thinned)} bytes, because it was "
-                "compressed at a higher level than the node uses: send it uncompressed, or at the default level",
+                f"{self._state.name}: without its duplicates the batch grows from {len(data)} to {len(thinned)} bytes, "
+                f"and may grow by {THINNED_EXTRA_BYTES}, because it was compressed at a higher level than the node "
+                "uses; send it uncompressed, or compressed at the default level",
             )
         return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
 

@@ -447,8 +447,8 @@ class ConsumerGroup:
             if not self.is_empty:
                 raise ProtocolError(
                     pb.GROUP_NOT_EMPTY,
-                    f"group {self.name!r} has members, so only its members may commit; stop the members, or use another "
-                    "group",
+                    f"group {self.name!r} has members, so only its members may commit; stop the members, or use "
+                    "another group",
                 )
             return lambda _: True
         member = self._members.get(member_id)

@@ -106,13 +106,13 @@ class EpochChain:
             )
         if value.deleted_below > value.end_offset:
             raise ChainError(
-                f"the decision about epoch {value.epoch} deletes records below offset {value.deleted_below}, which must not "
-                f"be higher than the end of the epoch, {value.end_offset}"
+                f"the decision about epoch {value.epoch} deletes records below offset {value.deleted_below}, which "
+                f"must not be higher than the end of the epoch, {value.end_offset}"
             )
         if 0 < value.lost_until <= value.end_offset:
             raise ChainError(
-                f"lost_until of epoch {value.epoch} must be 0 or higher than the end of the epoch, {value.end_offset}, got "
-                f"{value.lost_until}"
+                f"lost_until of epoch {value.epoch} must be 0 or higher than the end of the epoch, {value.end_offset}, "
+                f"got {value.lost_until}"
             )
         if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
             raise ChainError(
@@ -123,8 +123,8 @@ class EpochChain:
             if not self.genesis.epoch <= compaction.epoch < value.epoch or compaction.horizon > value.end_offset:
                 raise ChainError(
                     f"the decision about epoch {value.epoch} compacts epoch {compaction.epoch} up to offset "
-                    f"{compaction.horizon}; the epoch must be {self.genesis.epoch} to {value.epoch - 1}, and the offset "
-                    f"at most {value.end_offset}"
+                    f"{compaction.horizon}; the epoch must be {self.genesis.epoch} to {value.epoch - 1}, and the "
+                    f"offset at most {value.end_offset}"
                 )
         self.decisions.append(decision)
         self.active = value.next

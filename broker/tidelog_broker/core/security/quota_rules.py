@@ -181,8 +181,8 @@ def canonical(subject: str, *, is_new: bool = True) -> str:
         if isinstance(network, ipaddress.IPv6Network) and network.prefixlen > V6_PREFIX_BITS:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"quotas count IPv6 addresses by /{V6_PREFIX_BITS} network, so the prefix of {text!r} must have at most "
-                f"{V6_PREFIX_BITS} bits, got {network.prefixlen}",
+                f"quotas count IPv6 addresses by /{V6_PREFIX_BITS} network, so the prefix of {text!r} must have at "
+                f"most {V6_PREFIX_BITS} bits, got {network.prefixlen}",
             )
         return f"{ADDRESS_PREFIX}{network}"
     if is_new and subject not in {EVERYBODY, DEFAULT}:
