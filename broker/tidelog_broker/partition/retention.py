@@ -256,7 +256,7 @@ class Retention:
         return self._outdated(deleted, 0, min(committed, held))
 
     def _exceeds_laggard_bound(self, held: int) -> bool:
-        """Return whether the log has grown to the bound for records that a live replica lacks."""
+        """Return whether records above offset `held` exceed the size or age up to which they are kept for laggards."""
         bytes_max = self._state.topic.config.retention_bytes
         by_bytes = self._outdated(0, LAGGARD_GROWTH_FACTOR * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held

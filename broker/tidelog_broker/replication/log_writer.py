@@ -229,7 +229,10 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
 
 
 def _continues(position: LogPosition, effect: AppendPartialCopy) -> bool:
-    """Return whether an earlier process's partial copy, longer than the core expected, has the received batches."""
+    """Return whether an earlier process's partial copy can be continued with, or already covers, the received batches.
+
+    It ends at or before the first of them, at the end of one of them, or after the last.
+    """
     if position.offset <= effect.base_offset:
         return True
     ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]

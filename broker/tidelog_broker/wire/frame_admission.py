@@ -46,7 +46,7 @@ class FrameAdmission:
         too_slow: Callable[[int, int], None],
     ) -> None:
         self.size_bytes: int | None = None
-        """Budget share of a frame that is admitted and not yet a request."""
+        """Budget share of a frame that is admitted and not yet a request; None without such a frame."""
         self._budget = budget
         self._slow_senders = slow_senders
         self._arrived_bytes = arrived_bytes

@@ -552,7 +552,7 @@ class Link(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------------- internals
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        """Accept the answers of pending requests; the attachment of any other answer is discarded."""
+        """Return False to discard the attachment of a frame that does not answer a pending request."""
         if envelope.correlation_id == 0 and attachment_bytes:
             what = f"received {envelope.WhichOneof('kind')!r} with an attachment, but without a correlation id"
             raise ProtocolError(pb.MALFORMED_FRAME, f"{what}; only answers may have an attachment")

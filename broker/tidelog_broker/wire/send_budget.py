@@ -110,7 +110,7 @@ class SendBacklog:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether the connection's oldest unsent write is younger than `PROMPT_S`."""
+        """Whether the connection's oldest unsent write is younger than `PROMPT_S`, or nothing is unsent."""
         return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:

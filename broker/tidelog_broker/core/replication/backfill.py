@@ -302,7 +302,7 @@ class Backfill:
     def refetch(self, epoch: int, reason: str, now_ms: int) -> bool:
         """Fetch a damaged sealed epoch of the log again; return False if that is impossible.
 
-        It is impossible if no other node has the epoch, or this node's log does not; or if this node is halted or is not
+        It is impossible if no other node has the epoch, or this node's log does not; or if this node is halted or not
         a replica of the partition.
 
         The intact part of the damaged copy stays readable until its replacement is complete and verified.

@@ -577,7 +577,7 @@ class Replica:
             table: the producer state; None if the local log has no state, or only the `later` one.
             last_append_timestamp_us: append timestamp of the last batch before the requested position; 0 if unknown.
             now_ms: the current time.
-            later: a snapshot of a later position.
+            later: a snapshot of a later position, if the request accepts one; None otherwise.
         """
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms, later=later)
         self._finish_step(now_ms)

@@ -64,7 +64,7 @@ async def change(broker: Broker, request: Request) -> None:
 
 
 def _has_quotas_of(registry: SecurityRegistry, change: pb.SecurityChange, reply: pb.SecurityChangeReply) -> bool:
-    """Return whether this node has applied a change of a quota."""
+    """Return whether this node has applied a change of a quota; True for other changes."""
     if change.WhichOneof("change") == "remove_quota":
         return registry.quotas.of_subject(canonical(change.remove_quota, is_new=False)) is None
     return not reply.HasField("quota") or registry.quotas.of_subject(reply.quota.subject) == reply.quota

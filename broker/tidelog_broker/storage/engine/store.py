@@ -312,7 +312,7 @@ class Engine(ABC):
 
         Args:
             sealed_end_offset: the end of the epoch if another one follows it: the store takes no appends and ends
-                there, or is in LIMBO.
+                there, or is in LIMBO. None for the newest epoch.
             is_new: whether this process has just created the directory, durably, so that nothing in it can be lost.
 
         Returns:

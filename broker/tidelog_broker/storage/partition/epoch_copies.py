@@ -145,7 +145,7 @@ class EpochCopies:
 
         Args:
             decided: if the log has an older version that the copy replaces, the epoch at whose end this one was
-                decided.
+                decided; None if it has none.
 
         Returns:
             Whether the epoch is in the log now. If not, an epoch between the log and the copy is missing; the copy is

@@ -172,7 +172,7 @@ class Remainder:
     """The content after the valid prefix."""
 
     synced_offset: int | None
-    """The synced offset of the newest sync mark in this content."""
+    """The highest synced offset of the sync marks in this content; None without a mark."""
     dirty: list[tuple[int, int]]
     """Ranges (position, bytes) that are not all zero."""
 
