@@ -16,7 +16,7 @@ LONG_FILES = {
     "clients/tidelog/consume/consumer.py": "every method of the public class, most of them docstrings",
     "clients/tidelog/subscriptions/subscription_keeper.py": "one state machine: subscribe, receive, move, resubscribe",
     "broker/tidelog_broker/wire/connection.py": "one connection from its handshake to its end",
-    "broker/tidelog_broker/core/replication/replica.py": "one replica: its events, each passed to the part that handles it",
+    "broker/tidelog_broker/core/replication/replica.py": "one replica: its events, and the parts that handle them",
     "gateway/tidelog_gateway/server/http_protocol.py": "one HTTP connection from its first byte to its last answer",
     "broker/tidelog_broker/broker.py": "the parts of a node, connected in one place",
     "broker/tidelog_broker/cluster/incarnation_registry.py": "one protocol: announcing, comparing and refusing",

@@ -176,8 +176,8 @@ async def identify_by_password(
         if not reply.HasField("challenge"):
             parse_identify_reply(reply)
             raise NodeUnreachableError(
-                "a node answered a login with a password without a SCRAM challenge, because its release does not "
-                "support passwords; upgrade all nodes"
+                "a node did not answer a password login with a SCRAM challenge, because its release does not support "
+                "passwords; upgrade all nodes"
             )
         try:
             answer = await exchange.answer(reply.challenge)

@@ -506,7 +506,9 @@ async def connect(
         ) from error
     except (BadReplyError, ConnectionLostError, RequestTimeoutError) as error:
         connection.close(error)
-        raise NodeUnreachableError(f"no HELLO reply from {_name(address)}: {error}") from error
+        raise NodeUnreachableError(
+            f"no HELLO reply from {_name(address)}: {error}; is it a Tidelog node, and does it require TLS?"
+        ) from error
     except QuotaExceededError as error:  # The quota of connections is exhausted; another connection may close soon.
         connection.close()
         error.retriable = True

@@ -153,11 +153,16 @@ def read_contexts(path: Path | None = None) -> Contexts:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidRequestError(f"other users have access to {path}, which can contain keys; run: chmod 600 {path}")
     if len(text) > FILE_BYTES_MAX:
-        raise InvalidRequestError(f"{path} is not a contexts file: it is larger than {FILE_BYTES_MAX} bytes")
+        raise InvalidRequestError(
+            f"{path} is not a contexts file: it is larger than {FILE_BYTES_MAX} bytes; set {CONTEXTS_VARIABLE} to "
+            "another file"
+        )
     try:
         return _parsed(json.loads(text))
     except (ValueError, TypeError, RecursionError, InvalidRequestError) as error:
-        raise InvalidRequestError(f"{path} is not a valid contexts file: {error}") from error
+        raise InvalidRequestError(
+            f"{path} is not a valid contexts file: {error}; correct it, or set {CONTEXTS_VARIABLE} to another file"
+        ) from error
 
 
 def find_context(name: str | None = None) -> Context | None:
@@ -309,11 +314,12 @@ def _parsed(document: Any) -> Contexts:
     if document.get("format_version") != _VERSION:
         raise ValueError(
             f"its format_version is {document.get('format_version')!r}, and this release of Tidelog supports only "
-            f"{_VERSION}; use the release that wrote the file"
+            f"{_VERSION} (a newer release may have written it)"
         )
     contexts, current = document.get("contexts"), document.get("current")
     if not isinstance(contexts, dict) or not (current is None or isinstance(current, str)):
-        raise TypeError("`contexts` must be an object and `current` a name or null")
+        got = f"{type(contexts).__name__} and {type(current).__name__}"
+        raise TypeError(f"`contexts` must be an object and `current` a name or null, got {got}")
     return Contexts({name: _context(name, members) for name, members in contexts.items()}, current)
 
 
