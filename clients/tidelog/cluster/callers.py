@@ -94,7 +94,7 @@ class CallerTickets:
         """Pause the principal's publishes if a node rejects them for more than `CHECK_INTERVAL_S`.
 
         Returns:
-            False if the rejection is shorter, so that nothing is paused.
+            False if nothing is paused: the rejection is not longer, or requests are the client's own.
         """
         if self.caller is None or error.retry_after_ms <= CHECK_INTERVAL_S * 1000:
             return False

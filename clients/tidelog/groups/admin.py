@@ -169,7 +169,7 @@ class Groups:
             raise GroupNotEmptyError(f"group {name!r} has {len(group.members)} members; stop them first")
 
     async def _read_by(self, name: str) -> set[str]:
-        """Return the topics that the group's members read."""
+        """Return the topics that the group's members read; empty if the group does not exist."""
         try:
             members = (await self.describe(name)).members
         except UnknownGroupError:

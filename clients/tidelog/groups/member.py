@@ -279,7 +279,7 @@ class GroupMember:
         )
 
     def _loads_of(self, membership: Membership) -> dict[PartitionId, float]:
-        """Return the loads to report to the coordinator now."""
+        """Return the loads to report to the coordinator now; empty if it does not want them or none is due."""
         if not membership.wants_loads:
             return {}
         ids = self._assignment.topic_ids

@@ -64,7 +64,10 @@ class Reading:
     unended: set[int] = field(default_factory=set)
 
     def unfinished(self) -> list[int]:
-        """Return the partitions that have records left to read, or whose start or end is not known yet."""
+        """Return the partitions that have records left to read, or whose start or end is not known yet.
+
+        None of them once the maximum number of records was read.
+        """
         if self.records_left == 0:
             return []
         left = {p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]}
