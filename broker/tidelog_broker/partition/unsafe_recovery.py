@@ -80,7 +80,9 @@ class UnsafeRecovery:
         self._check()
         partition, replica = self._partition, self._replica
         epoch = partition.state.epoch
-        log.warning("%s: ending epoch %d without a quorum, because an operator has requested it", partition.name, epoch)
+        log.warning(
+            "%s: an operator has requested to end epoch %d, without a quorum if necessary", partition.name, epoch
+        )
         replica.candidate.recover_unsafely(self._now_ms())
         partition.driver.tick()
         while partition.state.epoch == epoch and replica.state.halted is None and partition.state.refusal is None:

@@ -68,8 +68,8 @@ class LoggedProducers:
             return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
             log.warning(
-                "%s: the producer state cannot be read from the log, and is fetched from other nodes when "
-                "it is needed: %s",
+                "%s: the producer state cannot be read from the log; it is fetched from other replicas, if "
+                "any, when it is needed: %s",
                 self.store.directory.name,
                 error,
             )

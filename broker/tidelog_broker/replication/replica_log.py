@@ -84,8 +84,8 @@ class ReplicaLog:
             raise
         except ProtocolError as error:  # Damage is reported elsewhere, and a new owner asks other nodes.
             log.warning(
-                "%s: the producer state cannot be read from the log, and is fetched from other nodes when "
-                "it is needed: %s",
+                "%s: the producer state cannot be read from the log; it is fetched from other replicas, if "
+                "any, when it is needed: %s",
                 self.store.directory.name,
                 error,
             )

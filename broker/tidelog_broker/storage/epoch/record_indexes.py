@@ -210,7 +210,10 @@ class RecordIndexes:
             except (OSError, ProtocolError) as error:
                 # The segment was deleted or closed meanwhile, or is damaged, which a reader reports.
                 log.info(
-                    "%s cannot be indexed by %s, so lookups scan it: %s", segment.path, " and ".join(columns), error
+                    "%s cannot be indexed by %s; if it still exists, lookups scan it: %s",
+                    segment.path,
+                    " and ".join(columns),
+                    error,
                 )
                 for column in columns:
                     self._marks[segment.header.nonce, column] = "failed"

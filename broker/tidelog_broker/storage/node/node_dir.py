@@ -538,7 +538,8 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
         raise NodeDirError(f"{file_path} is damaged: {error!r}; {JOURNAL_REMEDY}") from error
     if not sound:
         raise NodeDirError(
-            f"{file_path} is damaged: cluster_id, directory_id, bound, node_id or boot_counter is out of its range; "
+            f"{file_path} is damaged: it must have a cluster_id of {CLUSTER_ID_BYTES} bytes, directory ids of "
+            f"{DIRECTORY_ID_BYTES} bytes, a node_id and a boot_counter from 1 to {BOOT_COUNTER_MAX - 1}; "
             f"{JOURNAL_REMEDY}"
         )
     return record

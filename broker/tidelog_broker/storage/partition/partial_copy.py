@@ -123,8 +123,8 @@ class PartialCopy:
             )
         if reached.offset == target.end.offset and reached.digest != target.end.digest:
             raise DivergedError(
-                f"{self.log.directory} would end with digest {reached.digest:#010x}, "
-                f"but {target.end.digest:#010x} is decided"
+                f"{self.log.directory} would end at offset {reached.offset} with digest {reached.digest:#010x}, but "
+                f"digest {target.end.digest:#010x} is decided"
             )
         if batches:
             self.log.ensure_space(sum(padded(len(batch)) for batch in batches))

@@ -332,7 +332,9 @@ class PartitionLog:
         if end_offset > log.end_offset:
             if log.damage is not None and self.limbo is not None:
                 raise LimboError(self.limbo)
-            raise DivergedError(f"{log.directory} ends at offset {log.end_offset}, but the epoch ends at {end_offset}")
+            raise DivergedError(
+                f"{log.directory} ends at offset {log.end_offset}, but epoch {epoch} ends at {end_offset}"
+            )
         log.truncate(end_offset)
         try:
             drop_snapshots_behind(self._held.disk.fs, self.directory, end_offset)
@@ -453,7 +455,7 @@ class PartitionLog:
             if log.damage is not None:
                 raise LimboError(str(held.limbo))
         if not held.epochs:
-            raise StorageFailedError(f"{self.directory} takes no appends: it has no epoch yet")
+            raise StorageFailedError(f"{self.directory} takes no appends: no epoch has begun")
         return held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:
