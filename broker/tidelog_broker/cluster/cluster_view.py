@@ -232,7 +232,7 @@ class Cluster:
             request.CopyFrom(envelope)
             try:
                 return (await self.request(node_id, request, timeout_s=timeout_s)).envelope
-            except ProtocolError:  # the node is not reachable or slow
+            except ProtocolError:  # The node is slow or unreachable, or refuses the request.
                 return None
 
         answers = await asyncio.gather(*map(ask, sorted(self.linked)))

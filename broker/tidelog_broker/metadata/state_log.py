@@ -158,7 +158,7 @@ class StateLog:
             reading.set_result(error)
             raise
         finally:
-            # No effect if the result exists; otherwise the waiting callers are cancelled with this node.
+            # No effect if a result is set; otherwise this task was cancelled, and so are the callers that wait for it.
             reading.cancel()
 
     async def _apply_rest(self) -> None:

@@ -239,7 +239,7 @@ class Partition:
                 news.epoch,
                 news.end_offset,
             )
-        elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node has logged it at its start.
+        elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node logs a loss at its start.
             ended = self.replica.state.chain.descriptor(news.epoch)
             if self.driver.view.is_volatile(news.epoch):
                 return  # For copies in memory, `lost_until` bounds the loss exactly, and a loss was logged above.

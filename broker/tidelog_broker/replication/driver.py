@@ -440,7 +440,7 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
-        # Otherwise this is a follower without gaps: the append moves no deadline to an earlier time.
+        # An append at a follower without gaps moves no deadline to an earlier time.
         may_be_due = is_owner or self._in_doubt or not ok
         self._tell(len(group), ok=ok)
         if self._pumping:  # A write on the event loop: the outer call carries out the effects.

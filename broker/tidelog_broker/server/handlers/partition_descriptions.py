@@ -83,7 +83,7 @@ async def ask(broker: Broker, peer: str, query: pb.ClusterStatus, *, timeout_s: 
     """Return a node's answer, with the node's id; None if the request fails."""
     try:
         frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=query), timeout_s=timeout_s)
-    except ProtocolError:  # the node is not reachable
+    except ProtocolError:  # The node is slow or unreachable, or refuses the request.
         return None
     reply = frame.envelope.cluster_status_reply
     if not reply.nodes:

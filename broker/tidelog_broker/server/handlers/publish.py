@@ -158,7 +158,7 @@ class PublishInProgress:
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
                 if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
-                    # The forwarding node knows the partition, but this node does not know it yet.
+                    # The error of a forwarded batch is not final: only the forwarding node may know the partition yet.
                     settle(denial(error, current=not message.forwarded), False)
                 else:
                     unknown.append(_Unknown(key, settle))
