@@ -494,9 +494,9 @@ class Link(asyncio.BufferedProtocol):
         ):
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"{len(self._requests.waiting)} requests wait for answers of node {self.peer_id!r}, at most "
-                f"{FORWARDED_IN_FLIGHT_MAX}, and {self.waiting_bytes + size_bytes:,} bytes to be sent to it, at most "
-                f"{self._queue_bytes:,} (peer_queue_bytes); retry",
+                f"{len(self._requests.waiting)} requests to node {self.peer_id!r} wait for answers, and "
+                f"{self.waiting_bytes + size_bytes:,} bytes wait to be sent; the limits are {FORWARDED_IN_FLIGHT_MAX} "
+                f"requests and {self._queue_bytes:,} bytes (peer_queue_bytes); retry",
                 retry_after_ms=RETRY_MS,
             )
         envelope.correlation_id = self._requests.last_id + 1

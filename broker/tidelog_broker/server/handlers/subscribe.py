@@ -162,9 +162,9 @@ class Pump:
         if followed >= followed_max or self._connection.followed >= followed_max // 4:
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"the subscriptions of this connection follow {self._connection.followed} partitions, at most "
-                f"{followed_max // 4}, and those of this node {followed}, at most {followed_max} (followed_max); end "
-                "some subscriptions first",
+                f"subscriptions follow {followed} partitions on this node and {self._connection.followed} on this "
+                f"connection; the limits are {followed_max} (followed_max) and {followed_max // 4}; end some "
+                "subscriptions first",
                 retry_after_ms=1000,
             )
         self.subscription.add(key, offset)
