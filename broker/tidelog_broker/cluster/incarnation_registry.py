@@ -64,7 +64,7 @@ INCARNATIONS_WORKER: Final = 2
 
 
 class LinkedNodes(Protocol):
-    """The interface that the registry requires of the links to other nodes."""
+    """The links to other nodes, over which the registry exchanges incarnations."""
 
     @property
     def linked(self) -> frozenset[str]:

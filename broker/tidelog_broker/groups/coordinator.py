@@ -549,7 +549,11 @@ class Coordinator:
             return
         if not coordinated.group.remove(who.member_id):
             return
-        log.info("group %r removed its member %s: the session has timed out", who.group, who.member_id)
+        log.info(
+            "group %r removed its member %s, which sent no heartbeat within its session timeout",
+            who.group,
+            who.member_id,
+        )
         self._metrics.members_fenced.inc()
         coordinated.removed([who.member_id])
         coordinated.settle()

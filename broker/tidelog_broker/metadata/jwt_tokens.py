@@ -86,7 +86,7 @@ class JwtTokens:
         claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
         if self._jwks.has_ended(JWT_IDENTITY_PREFIX + key.fingerprint):  # the key was revoked during the verification
-            raise _wrong("the token's key is no longer published by its issuer; get a new token")
+            raise _wrong("the token's key is no longer one of the keys in jwt_jwks of this node; get a new token")
         return Session(
             self._permissions,
             principal,

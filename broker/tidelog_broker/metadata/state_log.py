@@ -52,7 +52,7 @@ RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
-    """The interface that a state log requires of a record's value: serialization, as of a protobuf message."""
+    """A record's value in a state log, which can be serialized as a protobuf message can."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the message's bytes."""

@@ -166,7 +166,7 @@ class Groups:
                 return
             raise
         if group.members:
-            raise GroupNotEmptyError(f"group {name!r} has {len(group.members)} members; stop them first")
+            raise GroupNotEmptyError(f"group {name!r} has {len(group.members)} members; stop the members first")
 
     async def _read_by(self, name: str) -> set[str]:
         """Return the topics that the group's members read; empty if the group does not exist."""

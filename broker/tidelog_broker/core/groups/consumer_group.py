@@ -352,7 +352,7 @@ class ConsumerGroup:
         """
         if not self.is_empty:
             count = len(self._members) or len(self._durable_record.members)
-            raise ProtocolError(pb.GROUP_NOT_EMPTY, f"group {self.name!r} has {count} members: stop them first")
+            raise ProtocolError(pb.GROUP_NOT_EMPTY, f"group {self.name!r} has {count} members: stop the members first")
         self._revision += 1
         return pb.GroupRecord(group=self.name, revision=self._revision, generation=self._generation, deleted=True)
 
@@ -505,8 +505,8 @@ class ConsumerGroup:
         if sum(topics.values()) > PARTITIONS_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the topics of group {self.name!r} have {sum(topics.values())} partitions in total; a group reads at "
-                f"most {PARTITIONS_MAX}: split the topics between groups",
+                f"the topics of group {self.name!r} have {sum(topics.values())} partitions in total; a group may have "
+                f"at most {PARTITIONS_MAX}: split the topics between groups",
             )
 
     def _make_target(self) -> Steps[None]:

@@ -104,7 +104,7 @@ class Swim:
     ) -> None:
         check_member(me)
         if len(cluster_id) != CLUSTER_ID_BYTES:
-            raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, got {len(cluster_id)}")
+            raise ValueError(f"a cluster id must have {CLUSTER_ID_BYTES} bytes, got {len(cluster_id)}")
         self.settings = settings or SwimSettings()
         self.refusals = Counter[Refusal]()
         self.tick_gaps = 0

@@ -125,7 +125,7 @@ class KeyedRequests:
         if known.digest != header.base_sequence or (known.records != header.sequences and not is_claim):
             raise ProtocolError(
                 pb.PRODUCER_ID_SHARED,
-                "this idempotency key was used by another request, whose records are stored; use another key",
+                "this idempotency key was used by a request with other records, which are stored; use another key",
             )
         return known
 
