@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _SEEDS_AGAIN_S: Final = 10.0
 _SEED_ADDRESSES_MAX: Final = 4
-"""Addresses used per seed name; all are contacted, since the first may be unreachable."""
+"""Maximum number of addresses used per seed name; all are contacted, since the first may be unreachable."""
 _LOG_AGAIN_S: Final = 10.0
 _LOG_AGAIN_S_MAX: Final = 3600.0
 _FORGED: Final = "not signed with this cluster's secret"

@@ -64,7 +64,7 @@ class Scrubber:
         return damaged
 
     async def _read(self, partition: Partition, part: ScrubPart) -> bool:
-        """Read a segment; return whether it is damaged."""
+        """Read a segment; return whether it is damaged: False also if it cannot be read, or was deleted meanwhile."""
         one = Scrubbed(None, 0, is_done=False)
         while not one.is_done:
             if partition.state.refusal is not None or not is_held(partition.log, part):

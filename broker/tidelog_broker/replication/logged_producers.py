@@ -254,7 +254,10 @@ class LoggedProducers:
         return (table, last) if at == offset else (None, None)
 
     def _snapshot_at_most(self, offset: int) -> ProducersAt | None:
-        """Return the newest of the valid snapshots with the most complete state, and the headers after it."""
+        """Return the newest of the valid snapshots with the most complete state, and the headers after it.
+
+        Only snapshots at or before `offset` count; None if none of them is valid.
+        """
         best: ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (headers_after := self._headers_after(snapshot)) is not None:

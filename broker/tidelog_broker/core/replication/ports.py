@@ -98,7 +98,7 @@ class Timing:
 
 
 class LogView(Protocol):
-    """The interface that the replication core requires of the local log of a partition, as far as it is written.
+    """The local log of a partition, as far as it is written, as read by the replication core.
 
     No method blocks.
     """
@@ -148,7 +148,10 @@ class LogView(Protocol):
         ...
 
     def epoch_without_producers(self) -> int | None:
-        """Return the newest epoch whose producer state only other nodes may have; called at the start of the node."""
+        """Return the newest epoch whose producer state only other nodes may have; None if there is none.
+
+        Called at the start of the node.
+        """
         ...
 
 

@@ -209,7 +209,7 @@ class CompactionPass:
         _write(version, _derived(deriver.add, batch, self._kept(batch, survivor_range.survivors)))
 
     def _kept(self, batch: RecordBatch, survivors: Offsets) -> Bools | None:
-        """Return which records of a batch survive; None if all do."""
+        """Return which records of a batch survive; None for a control or empty batch, which is kept whole."""
         if batch.control or not len(batch):
             return None
         columns, offsets = batch.columns(), _offsets(batch)

@@ -80,6 +80,8 @@ class PartialCopy:
     def resume(cls, disk: Volume, directory: Path, target: CopyTarget, *, segment_bytes: int) -> PartialCopy | None:
         """Resume an existing copy. If that is impossible, remove it or set it aside, and return None.
 
+        None also if there is no copy.
+
         Raises:
             StorageFailedError: the disk failed.
         """
