@@ -233,8 +233,7 @@ class ConsumerGroup:
         if len(self._members) - len(self._current()) + len(reads_on) > REPLACED_MAX:
             raise ProtocolError(
                 pb.MEMBER_FENCED,
-                f"group {self.name!r} has the maximum of {REPLACED_MAX} members that were replaced but are still "
-                "reading; retry later",
+                f"group {self.name!r} has the maximum of {REPLACED_MAX} replaced members that still read; retry later",
             )
         joined = ConsumerMember(wish, first_revision=self._revision + 1)
         for other, member in earlier.items():
