@@ -204,8 +204,8 @@ class Controller:
     async def _ready_for(self, name: str, topic_id: bytes = b"") -> int:
         """Apply all commits and return the epoch of the state, see `StateLog.ready`.
 
-        If the topic does not exist then, the state is confirmed by the replicas first: a write confirms its base state,
-        but a refusal does not, and a former owner's state may be outdated.
+        If the topic does not exist then, or has another id, the state is confirmed by the replicas first: a write
+        confirms its base state, but a refusal does not, and a former owner's state may be outdated.
         """
         epoch = await self._meta_log.ready_to_change()
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):

@@ -316,7 +316,10 @@ class Compaction:
         )
 
     def awaited_copies(self) -> str:
-        """Return the copies that a decision may be waiting for: the unavailable ones, or all others if none is."""
+        """Return what a decision may be waiting for, for a message.
+
+        That is the unavailable copies, all other copies if none is unavailable, or the journal if there are no others.
+        """
         replica = self._state.replica
         active, alive = replica.state.active, replica.state.cluster_hints.alive
         streaming = {each.node_id for each in replica.followers if each.streaming}

@@ -268,7 +268,10 @@ class Retention:
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def end_epoch(self) -> int:
-        """End the open epoch, because no replica lacks records of the next one. Return the number of attempts."""
+        """Begin to end the open epoch, because no replica lacks records of the next one; return the number of attempts.
+
+        Does nothing within `END_EPOCH_RETRY_S` of the last attempt.
+        """
         state = self._state
         epoch, now_s = state.epoch, self._loop.time()
         ending, tried_s, tried = self._ending

@@ -175,7 +175,7 @@ class PartitionState:
 
     @property
     def held_from(self) -> int:
-        """The first offset after which no epoch is lost."""
+        """The first offset from which on no epoch is lost."""
         return max(self.log_start, self.replica.backfill.lost_below)
 
     @property

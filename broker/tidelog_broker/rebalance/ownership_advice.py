@@ -65,7 +65,7 @@ class Owned(NamedTuple):
 
 
 class Adviser(Protocol):
-    """The interface that a `Mover` requires of a source of advised moves, as opposed to requested ones."""
+    """Advises moves that a `Mover` makes without a request."""
 
     @property
     def again_s(self) -> float:

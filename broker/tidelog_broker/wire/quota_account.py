@@ -325,7 +325,7 @@ class Account:
             self._consume.take(size_bytes, self._now_s())
 
     def read_bytes_max(self, bytes_max: int) -> int:
-        """Limit the bytes that a fetch reads to what its rate pays for within a second."""
+        """Return `bytes_max`, or less if the rate of the account pays for less in a second."""
         bound = self.limits.consume_bytes
         return bytes_max if bound is None else min(bytes_max, bound)
 

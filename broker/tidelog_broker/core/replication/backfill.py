@@ -133,7 +133,7 @@ class Backfill:
 
     @property
     def complete_from(self) -> int:
-        """The start of the complete range; records below it and above the log start are missing."""
+        """The end of the newest incomplete epoch, from which on nothing is missing; 0 if no epoch is incomplete."""
         return max((self._state.decision(epoch).end_offset for epoch in self._retained_incomplete_epochs()), default=0)
 
     @property
@@ -291,7 +291,7 @@ class Backfill:
                 self.incomplete.add(epoch)
 
     def _copied_to(self, epoch: int) -> int:
-        """Return the end of the partial copy of an epoch."""
+        """Return the end of the partial copy of an epoch; without a copy, the start of the epoch."""
         have = self._have(epoch)
         return have[0] if have is not None else self._state.start_of(epoch)
 

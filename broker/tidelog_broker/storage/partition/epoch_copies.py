@@ -285,7 +285,7 @@ class EpochCopies:
     # --------------------------------------------------------------------------------- internals
 
     def _below(self, offset: int) -> list[int]:
-        """Return the epochs older than the log whose partial copies contain only records below `offset`; none in LIMBO."""
+        """Return epochs older than the log whose partial copies contain only records below `offset`; none in LIMBO."""
         epochs = self._held.epochs
         if self._held.limbo is not None or not epochs:
             return []

@@ -125,12 +125,12 @@ class HeldEpochs:
 
     @property
     def end_digest(self) -> int:
-        """The running digest at the end of the newest epoch."""
+        """The running digest at the end of the newest epoch; 0 before the first epoch."""
         return self.epochs[-1].end_digest if self.epochs else 0
 
     @property
     def synced_offset(self) -> int:
-        """The end of the synced part of the newest epoch."""
+        """The end of the synced part of the newest epoch; 0 before the first epoch."""
         return self.epochs[-1].synced_offset if self.epochs else 0
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
