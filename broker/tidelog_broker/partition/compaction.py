@@ -29,6 +29,7 @@ from tidelog_broker.storage.partition.compaction_pass import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -243,10 +244,11 @@ class Compaction:
         self.left = frozenset(left)
         if left:
             log.warning(
-                "%s: epochs %s are not compacted: a batch of their surviving records would exceed the size limit of "
-                "batches",
+                "%s: epochs %s stay uncompacted, because a batch of their surviving records would have more than %d "
+                "bytes; all their records remain readable",
                 self._state.name,
                 left,
+                BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES,
             )
         self.versions.keep(made)
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
