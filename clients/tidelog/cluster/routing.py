@@ -213,7 +213,7 @@ class Router:
 
         Args:
             repeatable: see `call_any`.
-            topic: changed metadata of this topic ends the wait for the next attempt.
+            topic: changed metadata of this topic ends the wait for the next attempt; None: only time ends it.
             about: name of the operation in the log; None: the topic.
 
         Raises:

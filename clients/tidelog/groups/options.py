@@ -49,7 +49,7 @@ class Group:
             "load" (even by the bytes per second that members measure; partitions also move when those change). The last
             member that sets an assignor decides for the group. None: keep the group's assignor.
         instance_id: id of a static member, constant across restarts of the process; its partitions are reserved for a
-            session while it restarts.
+            session while it restarts. None: each start of the process is a new member.
         session_timeout_s: 0.5 to 1800; partitions are reassigned after the coordinator has received no heartbeat for
             this time.
         poll_timeout_s: partitions are reassigned after the application has not asked for records for this time.

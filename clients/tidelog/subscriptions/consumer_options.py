@@ -58,7 +58,7 @@ class TopicOptions:
     """A consumer's options for one topic.
 
     Attributes:
-        group: consumer group whose committed positions take precedence over `start`.
+        group: consumer group whose committed positions take precedence over `start`; None without a group.
         start: where to start; a mapping is by partition number.
         partitions: the partitions to read; None for all, including later ones.
     """

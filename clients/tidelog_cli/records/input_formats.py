@@ -61,8 +61,8 @@ class Fields:
     """Sources of keys and timestamps in the input.
 
     Attributes:
-        key: the JSON field or column for the key.
-        timestamp: the JSON field or column for the timestamp: ISO 8601 or ms since 1970.
+        key: the JSON field or column for the key; None: no key from a field.
+        timestamp: the JSON field or column for the timestamp, ISO 8601 or ms since 1970; None: not from a field.
         key_delimiter: separates the key at the start of a line from the value; only for the format `lines`.
         types: column -> type, where other columns are text; only for CSV.
         skip_rows: number of rows to skip after the header; only for CSV.

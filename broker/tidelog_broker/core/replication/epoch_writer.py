@@ -180,7 +180,7 @@ class Follower:
     sent_deleted_below: int = 0
     asks_again_ms: int | None = None
     """Time of the first request below the acknowledged offset since the last acknowledgement: the follower may have
-    lost data."""
+    lost data. None if there was none."""
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0

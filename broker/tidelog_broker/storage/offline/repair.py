@@ -44,7 +44,7 @@ class Repair:
         topic, partition, damage: the partition and its damage, for the operator.
         others: the other nodes that store the partition, from which this node restores it when it starts.
         epoch, end_offset: the newest epoch and where to truncate it; `epoch` is None if no repair is possible.
-        kept: the copy of the damaged epoch, once it is repaired.
+        kept: the copy of the damaged epoch; None until it is repaired.
     """
 
     topic: str
