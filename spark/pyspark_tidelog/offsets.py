@@ -316,6 +316,6 @@ def _for_exactly(
 def _require_topic(topic: str, topics: Mapping[str, int]) -> None:
     if topic not in topics:
         raise OptionError(
-            f"topic {topic!r} does not exist, or this principal may not see it. Correct the name (list the topics with: "
-            "tidelog topic list), create the topic, or grant access to it."
+            f"topic {topic!r} does not exist, or this principal may not see it. Correct the name (list the topics "
+            "with: tidelog topic list), create the topic, or grant access to it."
         )

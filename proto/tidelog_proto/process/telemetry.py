@@ -163,7 +163,7 @@ def _interval_s() -> float:
     if not value:
         return INTERVAL_S_DEFAULT
     if not value.isdigit() or not int(value):
-        raise SettingsError(f"{name} must be a number of milliseconds > 0, got {value!r}")
+        raise SettingsError(f"{name} must be a whole number of milliseconds, at least 1, got {value!r}")
     return int(value) / 1000
 
 
