@@ -242,8 +242,9 @@ def _headers_column(headers: Sequence[Headers | None]) -> pa.Array[Any]:
             keys.append(key)
             values.append(value)
         offsets.append(len(keys))
-    if None in keys:
-        at = next(at for at, key in enumerate(keys) if key is None)
+    absent: Any = None
+    if absent in keys:
+        at = keys.index(absent)
         number = sum(offset <= at for offset in offsets)
         raise TypeError(f"the name of a header must be a str, got None in record {number} of {len(headers)}")
     pairs = pa.StructArray.from_arrays(
