@@ -90,7 +90,10 @@ class MetricsGuard:
         return None if scheme.lower() == "bearer" and any(are_right) else _UNKNOWN
 
     def look(self) -> None:
-        """Reload the file. Blocking; for a worker. If the file is invalid, the last valid tokens stay in use."""
+        """Reload the file of tokens, if there is one. Blocks briefly: call it on a worker thread.
+
+        If the file is invalid, the last valid tokens stay in use.
+        """
         if self._tokens is not None and self._tokens.look():
             log.info("loaded %d tokens for metrics from %s", len(self._tokens.value), self._path)
 

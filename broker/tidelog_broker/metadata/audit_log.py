@@ -135,7 +135,7 @@ def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
 
 
 def _shortened(message: MessageT) -> MessageT:
-    """Return a message with at most `ASKED_ENTRIES_MAX` entries in each list, if it is too long for an audit line."""
+    """Return the message; one too long for an audit line keeps at most `ASKED_ENTRIES_MAX` entries of each list."""
     if message.ByteSize() <= ASKED_CHARS_MAX:
         return message
     short = type(message)()

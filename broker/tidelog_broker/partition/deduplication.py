@@ -148,7 +148,10 @@ class Deduplication:
         return self._owner is owner
 
     def build(self, owner: Owner, built: Built) -> None:
-        """Build the window; the owner has written everything to which it has assigned offsets."""
+        """Build the window for an owner and call `built`, immediately if deduplication is off.
+
+        The owner must have written everything to which it has assigned offsets.
+        """
         self.forget()
         seconds, records = self._settings
         records_max, age_us = records or DEDUPLICATE_RECORDS_MAX, seconds * 1_000_000
@@ -196,7 +199,7 @@ class Deduplication:
         self._tools.readers.start(self._io_key, history.step, read)
 
     def _mend(self, history: ContentHistory, error: BaseException) -> None:
-        """Have the replica fetch an epoch with damaged records from another node; until then publishes are refused."""
+        """If records are damaged, have the replica fetch their epoch from another node; until then publishes fail."""
         if not isinstance(error, ProtocolError) or error.code not in {pb.LIMBO, pb.CORRUPT_BATCH}:
             return
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)

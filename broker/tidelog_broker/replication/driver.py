@@ -159,7 +159,7 @@ class ReplicaDriver:
         self._count(-self.queued_bytes)
 
     def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None:
-        """Pass a message of another node to the replica."""
+        """Pass a message of another node to the replica; drop appends while more than `QUEUED_BYTES_MAX` is queued."""
         kind = type(message)
         if self.stopped or (kind is pb.AppendBatch and self.queued_bytes > QUEUED_BYTES_MAX):
             return

@@ -277,7 +277,10 @@ class ConsumerGroup:
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
-        """Free the partitions outside a member's target that the member has revoked and so does not report as held."""
+        """Free the partitions outside a member's target that it has revoked, so that it does not report them as held.
+
+        A report is ignored until the member has seen the current target.
+        """
         member = self._members.get(member_id)
         if member is None:
             return

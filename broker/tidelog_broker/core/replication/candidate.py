@@ -238,7 +238,10 @@ class Candidate:
         self.eager = False
 
     def recover_unsafely(self, now_ms: int) -> None:
-        """Start a recovery without a quorum on an operator's request; it has a time limit."""
+        """Start a recovery without a quorum on an operator's request; it has a time limit.
+
+        If a quorum has accepted a value already, that is decided instead.
+        """
         assert self._state.node_id in self._state.active.placement
         if self.phase == "accepted":
             self._decide()  # a quorum has accepted

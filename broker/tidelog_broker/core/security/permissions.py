@@ -106,7 +106,7 @@ class Permissions:
         resource: pb.Resource,
         name: str,
     ) -> Decision:
-        """Return whether a principal with these roles may perform an operation on the resource called `name`."""
+        """Return whether, and why, a principal with these roles may perform an operation on the resource `name`."""
         if principal in self._admins:
             return Decision(allowed=True, because=f"{principal!r} is an administrator")
         if is_internal_topic(resource, name):

@@ -84,6 +84,8 @@ async def describe(broker: Broker, request: Request) -> None:
 async def list_some(broker: Broker, request: Request) -> None:
     """Handle GROUP_LIST: a page, by name, of all groups or of those in one partition of `__offsets`.
 
+    With `made_by`, a node asks how many groups that principal has created in one partition.
+
     Raises:
         ProtocolError: UNKNOWN_PARTITION; or a coordinator's error, since an incomplete list is not returned.
     """

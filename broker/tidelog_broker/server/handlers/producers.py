@@ -78,8 +78,10 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
 async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     """Begin an instance as the partition's owner.
 
+    If a newer instance has fenced it, the answer contains that error and the newest epoch.
+
     Raises:
-        ProtocolError: this node cannot append, or the instance is fenced.
+        ProtocolError: this node cannot append.
     """
     (entry,) = envelope.producer_begin.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])

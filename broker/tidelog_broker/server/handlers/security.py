@@ -71,7 +71,7 @@ def _has_quotas_of(registry: SecurityRegistry, change: pb.SecurityChange, reply:
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle SECURITY_LIST: a page of the existing records, by id and without secrets.
+    """Handle SECURITY_LIST: a page of the existing records, by id and without secrets, or the usage of quotas.
 
     Raises:
         ProtocolError: INVALID_REQUEST.

@@ -97,7 +97,7 @@ class ProjectingReader:
 
 
 def _below(found: FoundBatches, end_offset: int) -> ReadResult:
-    """Drop batches that begin at or after an offset."""
+    """Drop batches after the first one that begin at or after an offset."""
     batches, next_offset = found.batches, found.next_offset
     for number, head in enumerate(found.heads[1:], 1):
         base_offset = unpack_header(head).base_offset
