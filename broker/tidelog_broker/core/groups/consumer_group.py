@@ -304,13 +304,10 @@ class ConsumerGroup:
             self._load_watch.note(loads, member.held)
 
     def check_loads(self, now: float) -> bool:
-        """Return whether the target has to be recomputed, because balancing by load is worth the moves; if so, note it.
+        """Return whether to recompute the target, because balancing by load is worth the moves; `LoadWatch` decides when.
 
-        `LoadWatch` decides when. Returns False for a group that does not balance by load, and while partitions are
-        being moved.
-
-        Args:
-            now: monotonic time in seconds.
+        False for a group that does not balance by load, and while partitions are being moved. `now` is monotonic time
+        in seconds.
         """
         if not self.wants_loads or self._needs_target or self.is_deciding or len(self._members) < 2:
             return False
