@@ -335,7 +335,12 @@ class Parent:
             return
         if not worker.is_ready and not (self._is_up and self._serving()):
             what = "could not start" if not self._is_up else "could not be replaced, and no other worker serves"
-            log.error("%s %s: it %s; stopping the gateway", worker.name, what, describe_end(code))
+            log.error(
+                "%s %s: it %s; stopping the gateway; see the messages of the worker above",
+                worker.name,
+                what,
+                describe_end(code),
+            )
             self._stop(code if code > 0 else 1)
             return
         if worker.served_ticks >= STEADY_TICKS:
