@@ -147,7 +147,7 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
     unknown = [name for name in names if name not in _FLAG_OF_NAME]
     if unknown:
         raise TypeError(
-            f"unknown columns {unknown}; a record may have only the columns {list(_FLAG_OF_NAME)}: rename or drop others"
+            f"unknown columns {unknown}; a record has only the columns {list(_FLAG_OF_NAME)}: rename or drop others"
         )
     if len(set(names)) != len(names) or "value" not in names:
         raise TypeError(f"columns must be unique and include value, got {names}")
