@@ -304,7 +304,7 @@ class ConsumerGroup:
             self._load_watch.note(loads, member.held)
 
     def check_loads(self, now: float) -> bool:
-        """Return whether to recompute the target because balancing by load is worth the moves; `LoadWatch` decides when.
+        """Return whether to recompute the target, because balancing by load is worth its moves; `LoadWatch` says when.
 
         False for a group that does not balance by load, and while partitions are being moved. `now` is monotonic time
         in seconds.
