@@ -461,7 +461,7 @@ class Broker:
             if not all(partition.state.syncs_every_group for partition in partitions):
                 log.warning(
                     "DATA_LOSS: the machine restarted without a clean stop, and topic %r has flush=%s: records "
-                    "acknowledged shortly before may be lost; its partitions end at %s",
+                    "acknowledged shortly before may be lost; its partitions end at the offsets %s",
                     record.name,
                     pb.Flush.Name(record.config.flush).lower(),
                     ", ".join(str(partition.log.end_offset) for partition in partitions),
@@ -498,7 +498,7 @@ class Broker:
     # --- callbacks between components ------------------------------------------------------------------
 
     def _local_route(self, key: PartitionKey) -> Route | None:
-        """Return the route of a partition that this node stores, from its active epoch; None if it stores no copy."""
+        """Return the route of a partition stored on this node, from its newest known epoch; None if none is known."""
         partition = self.partitions.find(key)
         if partition is not None:
             return partition.state.route

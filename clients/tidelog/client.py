@@ -574,4 +574,4 @@ class Client:
         """Refuse use in another process or event loop, or after close."""
         self._affinity.check(bind=bind)
         if self._closed:
-            raise ClosedError("the client is closed")
+            raise ClosedError("the client is closed; create a new one")

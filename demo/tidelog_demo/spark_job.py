@@ -52,7 +52,7 @@ async def stats_by_carrier(context: str, topic: str, *, log: Path) -> list[Carri
         raise SparkJobError(f"the Spark job ended with code {process.returncode}: {_last_line(log)} (see {log})")
     lines = output.splitlines()
     if not lines:
-        raise SparkJobError(f"the Spark job printed no result; its log is {log}")
+        raise SparkJobError(f"the Spark job printed no result; see {log}")
     return [CarrierStats(**line) for line in json.loads(lines[-1])]
 
 

@@ -88,7 +88,7 @@ async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int]
             elif "ok" in message:
                 ready.set()
             else:
-                raise SubscriberError(f"the gateway ended the subscription: {message}")
+                raise SubscriberError(f"expected a message ok or batch from the gateway, got {message}")
         if counter.records > expected:
             raise SubscriberError(
                 f"{counter.records} records were received over the WebSocket, but {expected} were published"
@@ -106,6 +106,6 @@ async def _receive(connection: ClientConnection) -> dict[str, Any]:
     except TimeoutError as error:
         raise SubscriberError(
             f"the gateway sent nothing over the WebSocket for {SILENCE_S_MAX:.0f} s while records were expected; see "
-            "its log"
+            "the gateway's log"
         ) from error
     return message

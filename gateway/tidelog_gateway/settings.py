@@ -256,5 +256,5 @@ class GatewaySettings(BaseModel):
     @model_validator(mode="after")
     def _check_tls_files(self) -> Self:
         if self.tls_key_file is not None and self.tls_cert_file is None:
-            raise ValueError("tls_key_file needs tls_cert_file; set both")
+            raise ValueError("tls_key_file is set without tls_cert_file; set both")
         return self

@@ -269,7 +269,7 @@ def spark(
         ) from error
     if unknown := [job for job in only or () if job not in benchmark.JOBS]:
         jobs = ", ".join(map(repr, benchmark.JOBS))
-        raise CommandFailed(f"unknown job {unknown[0]!r}; available jobs: {jobs}", EXIT_USAGE)
+        raise CommandFailed(f"--only: unknown job {unknown[0]!r}; available jobs: {jobs}", EXIT_USAGE)
     plan = benchmark.SparkPlan(records, size, partitions, threads, rounds, tuple(only or ()), data=data)
     with shown(benchmark.steps(plan)) as tell:
         result = asyncio.run(benchmark.measure(plan, tell))
@@ -380,7 +380,8 @@ def front(
 def _refuse_foreign(nodes: int, bootstrap: str | None, *, secure: bool) -> None:
     if nodes > 1 and bootstrap is not None:
         raise CommandFailed(
-            "--nodes and --bootstrap cannot be combined: one starts nodes, the other uses a running node", EXIT_USAGE
+            "--nodes and --bootstrap cannot be combined: --nodes starts nodes, --bootstrap uses a running one",
+            EXIT_USAGE,
         )
     if secure and (nodes > 1 or bootstrap is not None):
         raise CommandFailed("--secure starts a node of its own: omit --nodes and --bootstrap", EXIT_USAGE)

@@ -131,7 +131,10 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
                 if running.returncode == 0:
                     break
             if not left:
-                raise RuntimeError(f"the Spark queries exited with status {running.returncode}; see spark.log")
+                raise RuntimeError(
+                    f"the Spark queries failed {STARTS_MAX} times, last with status {running.returncode}; the end of "
+                    "their log:"
+                )
             print("the queries failed and are restarted", flush=True)
         results = live_drawing.draw()
         late = sum(event.too_late for event in events)
@@ -186,7 +189,7 @@ def _wait_until(happened: Any, process: subprocess.Popen[bytes] | None, otherwis
     deadline = time.monotonic() + (START_S if process else END_S)
     while not happened():
         if process is not None and process.poll() is not None:
-            raise RuntimeError(f"the Spark queries exited with status {process.returncode}; see spark.log")
+            raise RuntimeError(f"the Spark queries exited with status {process.returncode}; the end of their log:")
         if time.monotonic() > deadline:
             raise RuntimeError(otherwise)
         time.sleep(0.5)

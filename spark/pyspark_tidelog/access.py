@@ -111,7 +111,9 @@ def _tls(options: Mapping[str, str]) -> Tls | bool | None:
     files = {name: options[name] for name in ("caFile", "certFile", "keyFile", "crlFile") if options.get(name)}
     if "tls" in options and not flag(options, "tls", default=True):
         if files:
-            raise OptionError(f"option 'tls' is false, but {', '.join(files)} require TLS: omit them.")
+            raise OptionError(
+                f"option 'tls' is 'false', but {', '.join(map(repr, files))} require TLS: omit one or the other."
+            )
         return False
     if "keyFile" in files and "certFile" not in files:
         raise OptionError("option 'keyFile' requires 'certFile': give both, or the key in 'certFile'.")

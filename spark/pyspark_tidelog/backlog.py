@@ -60,7 +60,7 @@ def _behind(latest: StreamPosition, end: StreamPosition, place: Any) -> int:
 
 
 def _position(stored: object) -> StreamPosition | None:
-    """Return a position; None if it is missing or belongs to another source."""
+    """Return a stored position; None if it is missing, invalid or of another source."""
     try:
         document = json.loads(stored) if isinstance(stored, str) else stored
         return None if document is None else parse_position(document)

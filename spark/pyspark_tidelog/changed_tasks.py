@@ -70,8 +70,8 @@ async def refuse_changed_tasks(
                 rows = await _stored_by(client, topic, map(work_of, numbers[start : start + AT_ONCE]))
                 if rows:
                     raise ChangedRowsError(
-                        f"topic {topic!r}: an earlier attempt of this batch had other tasks than this one, which had "
-                        f"{tasks}, and wrote at least {rows} rows that this attempt did not find and wrote again. "
+                        f"topic {topic!r}: an earlier attempt of this batch had other tasks than this attempt, which "
+                        f"had {tasks}. At least {rows} rows of the earlier attempt are duplicates. "
                         "Set 'failOnChangedRows' to 'false' to continue with duplicates. For the same tasks after a "
                         "restart, set spark.sql.adaptive.streaming.stateless.enabled to false, and do not change "
                         "spark.sql.shuffle.partitions and minPartitions."

@@ -64,7 +64,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     for field in schema.fields:
         if field.name not in _TYPES:
             hint = did_you_mean(field.name, known)
-            raise OptionError(f"no column {field.name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}.")
+            raise OptionError(
+                f"records have no column {field.name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}."
+            )
         spark_type, arrow = _TYPES[field.name]
         if field.dataType.simpleString() != spark_type:
             raise OptionError(
@@ -76,6 +78,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 f"column {field.name!r} cannot be NOT NULL, because records may lack it: declare it nullable."
             )
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
-    if len({field.name for field in fields}) != len(fields):
-        raise OptionError("the schema has a duplicate column: name each column once.")
+    names = [field.name for field in fields]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise OptionError(f"the schema has the duplicate column {duplicate!r}: name each column once.")
     return pa.schema(fields)

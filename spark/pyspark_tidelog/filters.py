@@ -53,7 +53,7 @@ class Narrowed:
         return [each for each in left if each.start < each.end]
 
     def including(self, key: bytes | None, tag: str | None) -> Narrowed:
-        """Return these bounds, with a required key and tag in addition; None for any."""
+        """Return these bounds with another required key and tag; None keeps the current one."""
         return replace(self, key=self.key if key is None else key, tag=self.tag if tag is None else tag)
 
     @property

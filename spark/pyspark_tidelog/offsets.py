@@ -75,7 +75,7 @@ def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartiti
             if partitions[-1] >= topics[topic]:
                 raise OptionError(
                     f"option 'assign': topic {topic!r} has partitions 0 to {topics[topic] - 1}, "
-                    f"but not {partitions[-1]}."
+                    f"but not {partitions[-1]}: choose existing partitions."
                 )
         return sorted(TopicPartition(topic, p) for topic, ps in selection.partitions.items() for p in ps)
     if isinstance(selection, Subscribe):
@@ -204,6 +204,8 @@ def split(
 ) -> list[OffsetRange]:
     """Split `ranges` into at least `min_partitions` ranges of similar size, each with at most `max_records`.
 
+    None sets no bound.
+
     Raises:
         OptionError: there would be more ranges than Spark can plan.
     """
@@ -314,6 +316,6 @@ def _for_exactly(
 def _require_topic(topic: str, topics: Mapping[str, int]) -> None:
     if topic not in topics:
         raise OptionError(
-            f"topic {topic!r} does not exist, or this principal may not see it. Correct the name, create the topic, or "
-            "grant access to it."
+            f"topic {topic!r} does not exist, or this principal may not see it. Correct the name (list the topics "
+            "with: tidelog topic list), create the topic, or grant access to it."
         )

@@ -54,11 +54,14 @@ def _per_partition(
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in json_object(name, text, example).items():
         if not isinstance(partitions, dict):
-            raise OptionError(f"option {name!r}: {topic!r} must be an object of partitions; give {example}.")
+            raise OptionError(f"option {name!r}: topic {topic!r} must be an object of partitions; give {example}.")
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
-                raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {example}.")
+                raise OptionError(
+                    f"option {name!r}: the partitions of {topic!r} must be integers of at most "
+                    f"{len(str(NUMBER_MAX))} digits, got {partition!r}; give {example}."
+                )
             numbers[int(partition)] = checked(number, f"{topic!r} partition {partition}")
         result[topic] = numbers
     return result
@@ -86,7 +89,7 @@ def timestamp_us(name: str, text: str, place: str = "") -> int:
     if moment is None:
         raise OptionError(
             f"option {name!r}{place} must be milliseconds since 1970, or ISO 8601 with a time zone such as "
-            f"2013-01-01T00:00:00Z, got {text[:60]!r}."
+            f"2013-01-01T00:00:00Z, of a time before the year 10000, got {text[:60]!r}."
         )
     return (moment - EPOCH) // timedelta(microseconds=1)
 
@@ -97,7 +100,7 @@ def count(options: Mapping[str, str], name: str, most: int) -> int | None:
         return None
     text = options[name]
     if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
-        raise OptionError(f"option {name!r} must be a number from 1 to {most}, got {text[:60]!r}.")
+        raise OptionError(f"option {name!r} must be an integer from 1 to {most}, got {text[:60]!r}.")
     return int(text)
 
 

@@ -287,9 +287,9 @@ def known_only(
     options: dict[str, str] = {}
     if "provider" in raw_options:
         raise OptionError(
-            "CREATE TABLE ... USING tidelog is not supported: Spark does not pass a table's OPTIONS to the source when "
-            "the table is read, and reads two uses of it in one statement with the options of the first. "
-            "Create a view: CREATE TEMPORARY VIEW ... USING tidelog OPTIONS (...)."
+            "CREATE TABLE ... USING tidelog is not supported, because Spark does not pass a table's OPTIONS to the "
+            "source when it reads the table. Create a view instead: CREATE TEMPORARY VIEW ... USING tidelog OPTIONS "
+            "(...)."
         )
     for name, value in raw_options.items():
         lower = name.lower()
@@ -334,10 +334,13 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     assignment: dict[str, tuple[int, ...]] = {}
     for topic, partitions in parsed.items():
         if not isinstance(partitions, list) or not partitions:
-            raise OptionError(f"option 'assign': {topic!r} has no list of partitions; give {example}.")
+            raise OptionError(f"option 'assign': {topic!r} must have a non-empty list of partitions; give {example}.")
         for partition in partitions:
             if not is_int(partition) or not 0 <= partition <= NUMBER_MAX:
-                raise OptionError(f"option 'assign': {partition!r} is not a partition of {topic!r}; give {example}.")
+                raise OptionError(
+                    f"option 'assign': the partitions of {topic!r} must be integers from 0 to {NUMBER_MAX}, "
+                    f"got {partition!r}; give {example}."
+                )
         assignment[topic] = tuple(sorted(set(partitions)))
     return assignment
 
@@ -373,7 +376,8 @@ def _offsets(name: str, text: str, default: Edge, *, one_edge: bool) -> Position
     for topic, of in parsed.items():
         if wrong_offset in of.values() and one_edge:
             raise OptionError(
-                f"option {name!r}: {wrong_offset} ({wrong_edge.value}) for {topic!r} would leave nothing to read."
+                f"option {name!r}: {wrong_offset} ({wrong_edge.value}) for topic {topic!r} would leave nothing to "
+                "read; give another offset."
             )
     return AtOffsets(parsed)
 
@@ -425,7 +429,7 @@ def _late_strategy(options: Mapping[str, str]) -> bool:
     name = "startingOffsetsByTimestampStrategy"
     strategy = options.get(name, "error").lower()
     if strategy not in {"error", "latest"}:
-        raise OptionError(f"option {name!r} must be 'error' or 'latest', got {strategy!r}.")
+        raise OptionError(f"option {name!r} must be 'error' or 'latest', got {strategy[:60]!r}.")
     return strategy == "latest"
 
 
@@ -444,7 +448,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
         if name not in COLUMN_NAMES:
             hint = did_you_mean(name, known)
             raise OptionError(
-                f"option 'columns': no column {name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}."
+                f"option 'columns': records have no column {name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}."
             )
     if not columns or len(set(columns)) != len(columns):
         raise OptionError(

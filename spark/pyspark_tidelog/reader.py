@@ -74,8 +74,7 @@ def _matching(records: WireBatch, only: RecordFilter) -> WireBatch:
 def _lost(offset_range: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
     message = (
         f"{offset_range.topic}-{offset_range.partition}: offsets {start} to {end - 1} existed when the read was "
-        "planned "
-        "and are missing."
+        "planned, but are missing now."
     )
     if fail_on_data_loss:
         raise DataLossError(

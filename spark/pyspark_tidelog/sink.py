@@ -74,7 +74,7 @@ def refuse_overwriting(*, overwrite: bool) -> None:
     if overwrite:
         raise OptionError(
             "rows can only be appended to a topic: use mode('append') for a DataFrame, or outputMode('append') for a "
-            "stream; results in other output modes are written with foreachBatch."
+            "stream. Write the results of other output modes with foreachBatch."
         )
 
 

@@ -87,7 +87,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, object] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, dict[str, int | str]]:
-        """Return the end of the next micro-batch; `start` if there is nothing to read.
+        """Return the end of the next micro-batch; `start` if nothing, or too little, is to be read.
 
         Args:
             start: start of the next micro-batch; None if Spark does not pass it.

@@ -158,8 +158,8 @@ class TopicWriter:
         if left and self._fail_on_changed_rows:
             raise ChangedRowsError(
                 f"topic {self.producer.topic!r}: an earlier attempt of this batch has written {left} rows that the "
-                "query no longer produces, so it is not deterministic: common reasons are rand(), uuid() and "
-                "functions that depend on more than their arguments, or another number of tasks (see "
-                "spark.sql.adaptive.streaming.stateless.enabled). The rows of this attempt were written as well. "
-                "Set 'failOnChangedRows' to 'false' to continue with both."
+                "query no longer produces; the topic has the rows of both attempts. The query is not deterministic, "
+                "for example because it uses rand() or uuid(), or it ran with another number of tasks (see "
+                "spark.sql.adaptive.streaming.stateless.enabled). "
+                "Set 'failOnChangedRows' to 'false' to continue with the rows of both attempts."
             )

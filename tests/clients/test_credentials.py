@@ -105,5 +105,7 @@ async def test_failing_token_function_is_called_again(tmp_path: Path) -> None:
         return ""
 
     async with Client("127.0.0.1:1", credentials=Token(never), request_timeout_s=0.2) as client:
-        with pytest.raises(NodeUnreachableError, match=r"function of the credentials returned nothing within 0\.2 s"):
+        with pytest.raises(
+            NodeUnreachableError, match=r"function that provides the credentials did not return within 0\.2 s"
+        ):
             await client.connect()

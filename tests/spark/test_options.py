@@ -143,7 +143,7 @@ def test_offsets() -> None:
         ("endingOffsets", '{"t":{"0":-2}}', "-2 (earliest)"),
         ("startingOffsets", '{"t":{"0":-3}}', "must be an integer from -2"),
         ("startingOffsets", '{"t":{"0":1.5}}', "must be an integer from -2"),
-        ("startingOffsets", '{"t":{"-1":0}}', "not a partition"),
+        ("startingOffsets", '{"t":{"-1":0}}', "must be integers of at most"),
         ("startingOffsets", '{"t":[0]}', "must be an object of partitions"),
         ("startingOffsets", "newest", "is not JSON"),
         ("startingTimestamp", "-1", "milliseconds"),

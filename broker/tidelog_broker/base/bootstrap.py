@@ -92,7 +92,7 @@ class Bootstrap(BaseModel):
         _refuse_duplicates("address", [f"{node.host}:{node.port}" for node in value])
         _refuse_duplicates("gossip address", [f"{node.host}:{node.gossip_port}" for node in value])
         if not any("persistence" in node.roles for node in value):
-            raise ValueError("no node has the role persistence, which at least one founder needs to store data")
+            raise ValueError("at least one node must have the role persistence, which stores data, got none")
         return tuple(sorted(value, key=lambda node: node.node_id))
 
     @property
@@ -120,7 +120,8 @@ class Bootstrap(BaseModel):
                 return node
         raise BootstrapError(
             f"node {node_id!r} is not in the bootstrap file of cluster {self.name!r}, which lists "
-            f"{', '.join(node.node_id for node in self.nodes)}; to join as another node, use --seeds instead"
+            f"{', '.join(node.node_id for node in self.nodes)}; set --node-id to one of them, or join with --seeds "
+            "instead of --bootstrap"
         )
 
     def genesis(self) -> pb.EpochDescriptor:
@@ -165,7 +166,10 @@ def load_bootstrap(path: Path) -> Bootstrap:
     except OSError as error:
         raise BootstrapError(f"cannot read the bootstrap file {path}: {error.strerror}") from error
     if len(data) > FILE_BYTES_MAX:
-        raise BootstrapError(f"{path} is not a bootstrap file: it is larger than {FILE_BYTES_MAX} bytes")
+        raise BootstrapError(
+            f"{path} is not a bootstrap file: it is larger than {FILE_BYTES_MAX} bytes; set --bootstrap to the file "
+            "that `tidelog cluster init` wrote"
+        )
     try:
         return Bootstrap.model_validate_json(data)
     except ValidationError as error:
@@ -193,7 +197,8 @@ def open_directory(
 
     Args:
         bootstrap: the content of the file `settings.bootstrap`; None if that is not set.
-        seeds_cluster_id: the cluster id that the seeds report; an existing directory contains it itself.
+        seeds_cluster_id: the cluster id that the seeds report; None without seeds, or if none answers. An existing
+            directory contains the id itself.
         replaces: whether a new node with the id of one that has lost its data is started (`--replace`), see
             `open_node_dir`.
 
@@ -208,8 +213,8 @@ def open_directory(
         cluster_id = bootstrap.cluster_id_bytes
     elif settings.seeds and cluster_id is None and is_new_dir(settings.data, fs=fs):
         raise NodeDirError(
-            f"{settings.data} is new and none of the seeds {', '.join(settings.seeds[:5])} has reported a cluster id; "
-            "start one of them first, or set --bootstrap",
+            f"the data directory {settings.data} is new, and none of the seeds {', '.join(settings.seeds[:5])} has "
+            "reported the cluster's id; start one of them, correct --seeds, or set --bootstrap",
         )
     return open_node_dir(settings.data, fs=fs, node_id=settings.node_id, cluster_id=cluster_id, replaces=replaces)
 
@@ -218,7 +223,7 @@ def _refuse_duplicates(what: str, values: Sequence[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise ValueError(f"duplicate {what} {value!r}")
+            raise ValueError(f"duplicate {what} {value!r}; each node needs its own")
         seen.add(value)
 
 

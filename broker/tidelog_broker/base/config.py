@@ -442,8 +442,8 @@ class NodeSettings(BaseModel):
     def _check_backfill_rate(cls, value: int) -> int:
         if 0 < value < MIB:
             raise ValueError(
-                f"must be 0 (unlimited) or at least {MIB}, got {value}: below that, fetching a single "
-                "range could take a second"
+                f"must be 0 (unlimited) or at least {MIB} bytes per second, got {value}: at a lower rate, one fetch of "
+                "missing records could take more than a second"
             )
         return value
 
@@ -469,7 +469,9 @@ class NodeSettings(BaseModel):
         for seed in value:
             host, _, port = seed.rpartition(":")
             if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-                raise ValueError(f"{seed!r} is not HOST:PORT, like log1.example.org:7400")
+                raise ValueError(
+                    f"must be HOST:PORT with a port from 1 to 65535, like log1.example.org:7400, got {seed!r}"
+                )
         return value
 
     @field_validator("jwt_jwks")
@@ -506,11 +508,11 @@ class NodeSettings(BaseModel):
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_ca_file):
             raise ValueError("tls_key_file and tls_ca_file need tls_cert_file; set it too")
         if self.tls_crl_file is not None and self.tls_ca_file is None:
-            raise ValueError("tls_crl_file needs tls_ca_file, whose certificates it revokes; set both")
+            raise ValueError("tls_crl_file revokes certificates of tls_ca_file, which is not set; set it too")
         if self.peer_auth == "certificate" and self.tls_ca_file is None:
             raise ValueError(
-                "peer_auth = certificate needs tls_cert_file and tls_ca_file; nodes authenticate by certificates of "
-                "that CA"
+                "peer_auth = certificate needs tls_cert_file and tls_ca_file, because nodes authenticate by "
+                "certificates of that CA; set both, or set peer_auth to secret"
             )
         return self
 

@@ -31,7 +31,7 @@ def check_exposure(settings: NodeSettings) -> None:
         return
     what = f"this node is reachable from other machines at {', '.join(exposed)}, {' and '.join(lacks)}"
     if settings.insecure:
-        log.warning("%s; it starts because insecure is set", what)
+        log.warning("%s; the node starts anyway, because the setting insecure is on", what)
         return
     node_id = settings.node_id or "NAME"
     raise SettingsError(

@@ -35,7 +35,7 @@ def checked_url(text: str) -> SplitResult:
     if url.username is not None or url.password is not None or url.fragment or " " in text:
         raise ValueError("a URL must not contain a user name, a password, a fragment or spaces")
     if url.scheme == "http" and not _is_this_machine(url.hostname):
-        raise ValueError(f"http to {url.hostname} is not protected against changes on the way; use an https URL")
+        raise ValueError(f"http to {url.hostname} does not protect the answer against tampering; use an https URL")
     _ = url.port  # raises ValueError if it is invalid
     return url
 

@@ -55,7 +55,7 @@ class Health:
         self.state: State = "starting"
         """Changed only by `base.lifecycle`."""
         self.disk_full = False
-        """Whether appends fail because the disk is full."""
+        """Whether the disk has no space for appends, or a publish was recently refused because it had none."""
         self.no_quorum: Sequence[str] = ()
         """Local partitions without enough reachable replicas for a quorum."""
 

@@ -90,7 +90,10 @@ class MetricsGuard:
         return None if scheme.lower() == "bearer" and any(are_right) else _UNKNOWN
 
     def look(self) -> None:
-        """Reload the file. Blocking; for a worker. If the file is invalid, the last valid tokens stay in use."""
+        """Reload the file of tokens, if there is one. Blocks briefly: call it on a worker thread.
+
+        If the file is invalid, the last valid tokens stay in use.
+        """
         if self._tokens is not None and self._tokens.look():
             log.info("loaded %d tokens for metrics from %s", len(self._tokens.value), self._path)
 
@@ -117,11 +120,11 @@ def read_tokens(path: Path) -> tuple[bytes, ...]:
         if len(line) < TOKEN_CHARS_MIN or not line.isascii() or not line.decode().isprintable() or b" " in line:
             raise SettingsError(
                 f"management_token_file {path}, line {number}: a token must have at least {TOKEN_CHARS_MIN} printable "
-                "ASCII characters and no spaces"
+                f"ASCII characters and no spaces, got {len(line)} bytes; create one with: openssl rand -hex 32"
             )
     if not 1 <= len(found) <= TOKENS_MAX:
         raise SettingsError(
             f"management_token_file {path} must have 1 to {TOKENS_MAX} tokens, one a line, got {len(found)}; "
-            f"create one with: openssl rand -hex 32 > FILE"
+            + ("remove unused ones" if found else "create one with: openssl rand -hex 32 > FILE")
         )
     return tuple(line for _, line in found)

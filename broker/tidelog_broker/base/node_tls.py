@@ -150,11 +150,11 @@ class NodeTls:
             content = await workers.call(0, partial(read_pem, crl, "the CRL"))
             revoked = await workers.call(0, partial(revoked_of, content, [der for _, der in proven]))
         except ValueError as error:  # the file is being replaced; the next check reads it again
-            log.warning("cannot read %s, retrying: %s", crl, error)
+            log.warning("cannot use the CRL %s, retrying: %s", crl, error)
             return False
         doomed = [stream for (stream, _), is_revoked in zip(proven, revoked, strict=True) if is_revoked]
         for stream in (*doomed, *(stream for stream, der in shown if der is None)):
             stream.abort()
         if doomed:
-            log.warning("certificates are revoked by %s: %d connections closed", crl, len(doomed))
+            log.warning("closed %d connections whose certificates the CRL %s revokes", len(doomed), crl)
         return True

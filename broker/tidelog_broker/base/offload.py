@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Workers(Protocol):
-    """The interface that `Offload` requires of a pool of worker threads; see `storage.io.workers.IoWorkers`."""
+    """A pool of worker threads that runs work with the same key in order; see `storage.io.workers.IoWorkers`."""
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn` on the thread of `key`, after everything that was submitted with the key before."""

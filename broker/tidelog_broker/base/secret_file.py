@@ -29,9 +29,9 @@ class SecretFile:
         self._followed = Followed(lambda: _read(path), SettingsError, log)
 
     def look(self) -> tuple[bytes, ...] | None:
-        """Reload the file; return its secrets if they differ from those in use. Blocks briefly: for a worker thread.
+        """Reload the file; return its secrets if they differ from those in use, else None.
 
-        If the file is invalid, the last valid secrets stay in use.
+        Blocks briefly: call it on a worker thread. If the file is invalid, the last valid secrets stay in use.
         """
         self._followed.look()
         found = self._followed.value
@@ -42,10 +42,13 @@ def read_secrets(path: Path | None) -> ClusterSecrets:
     """Return the secrets in a file, one a line.
 
     Raises:
-        SettingsError: the file has no secret or too many, one is too short, or other users may read or change the file.
+        SettingsError: no file is given; it has no secret or too many, one is too short, or other users may read or
+            change the file.
     """
     if path is None:
-        raise SettingsError("a node of a cluster needs the cluster's secret; set --secret-file")
+        raise SettingsError(
+            "a node of a cluster needs the cluster's secret; set --secret-file to the file that its nodes share"
+        )
     return ClusterSecrets(*_read(path))
 
 
@@ -53,7 +56,9 @@ def _read(path: Path) -> tuple[bytes, ...]:
     try:
         content = read_named(path, "the cluster's secret", _FILE_BYTES_MAX, is_secret=True).strip()
     except NamedFileError as error:
-        raise SettingsError(f"{error}; the user that runs the node must be able to read the file") from error
+        raise SettingsError(
+            f"{error}; --secret-file must be a file that the node can read and that is not open to all users"
+        ) from error
     # A binary secret may contain line breaks, so only text is split into lines.
     is_text = content.isascii() and content.decode("ascii", "replace").replace("\n", "").replace("\r", "").isprintable()
     found = tuple(line.strip() for line in content.splitlines() if line.strip()) if is_text else (content,)
@@ -64,5 +69,8 @@ def _read(path: Path) -> tuple[bytes, ...]:
         )
     for secret in found or (b"",):
         if len(secret) < SECRET_BYTES_MIN:
-            raise SettingsError(f"the secret in {path} must have at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
+            raise SettingsError(
+                f"the secret in {path} must have at least {SECRET_BYTES_MIN} bytes, got {len(secret)}; create one "
+                "with: openssl rand -hex 32"
+            )
     return found

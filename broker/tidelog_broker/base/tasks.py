@@ -18,7 +18,7 @@ class Tasks:
         self._running: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a coroutine; a failure is a bug and is logged."""
+        """Start a task that runs a coroutine, and return it; a failure is a bug and is logged."""
         task = self.loop.create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._done)

@@ -167,7 +167,10 @@ class Cluster:
         return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), lagging=lagging)
 
     def preferred_owner_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
-        """Return the epoch that the preferred replica of a partition owns; None if it owns the partition already."""
+        """Return the epoch in which the preferred replica owns the partition.
+
+        None if that replica owns it already, or no replica can own it.
+        """
         return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
     def ingestion_owner_plan(
@@ -229,7 +232,7 @@ class Cluster:
             request.CopyFrom(envelope)
             try:
                 return (await self.request(node_id, request, timeout_s=timeout_s)).envelope
-            except ProtocolError:  # the node is not reachable or slow
+            except ProtocolError:  # The node is slow or unreachable, or refuses the request.
                 return None
 
         answers = await asyncio.gather(*map(ask, sorted(self.linked)))
@@ -248,9 +251,9 @@ class Cluster:
         return None if member is not None and member.is_live and member.incarnation == incarnation else False
 
     async def _running_incarnation(self, node_id: str, *, timeout_s: float) -> int | None:
-        """Return the incarnation that answers at a node's address; 0 if this node knows no address.
+        """Return the incarnation that answers at a node's address; 0 if the node does not run there, None if unknown.
 
-        See `Links.running_incarnation`.
+        Also 0 if this node has no links or does not know the address. See `Links.running_incarnation`.
         """
         address = self.address(node_id)
         if self._links is None or address is None:
@@ -260,7 +263,7 @@ class Cluster:
     async def exchange_incarnations(
         self, node_id: str, incarnations: pb.Incarnations, *, timeout_s: float
     ) -> pb.IncarnationsReply | None:
-        """Send known incarnations to a node; return the later ones that it knows, None if it does not answer in time.
+        """Send known incarnations to a node; return the later ones that it knows, None if the request fails.
 
         A node of a build that does not exchange incarnations knows none.
         """

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _SEEDS_AGAIN_S: Final = 10.0
 _SEED_ADDRESSES_MAX: Final = 4
-"""Addresses used per seed name; all are contacted, since the first may be unreachable."""
+"""Maximum number of addresses used per seed name; all are contacted, since the first may be unreachable."""
 _LOG_AGAIN_S: Final = 10.0
 _LOG_AGAIN_S_MAX: Final = 3600.0
 _FORGED: Final = "not signed with this cluster's secret"
@@ -147,7 +147,10 @@ class Gossip:
         transport.close()  # the transport closes after sending its buffer
         dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
         if self.forged or dropped:
-            log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} {_FORGED}", *dropped]))
+            log.info(
+                "gossip datagrams dropped since the start of this node: %s",
+                ", ".join([f"{self.forged} {_FORGED}", *dropped]),
+            )
 
     @property
     def members(self) -> Members:

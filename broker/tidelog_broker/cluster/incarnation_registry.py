@@ -64,7 +64,7 @@ INCARNATIONS_WORKER: Final = 2
 
 
 class LinkedNodes(Protocol):
-    """The interface that the registry requires of the links to other nodes."""
+    """The links to other nodes, over which the registry exchanges incarnations."""
 
     @property
     def linked(self) -> frozenset[str]:
@@ -74,7 +74,7 @@ class LinkedNodes(Protocol):
     async def exchange_incarnations(
         self, node_id: str, incarnations: pb.Incarnations, *, timeout_s: float
     ) -> pb.IncarnationsReply | None:
-        """Send known incarnations to a node; return the later ones that it knows, None if it does not answer."""
+        """Send known incarnations to a node; return the later ones that it knows, None if the request fails."""
         ...
 
 
@@ -232,9 +232,9 @@ class IncarnationRegistry:
                         await asyncio.sleep(WITHDRAW_AGAIN_S)
         if self.offered_to:
             log.warning(
-                "start %d of this node ended before it took part in the cluster, and these nodes did "
-                "not confirm its withdrawal: %s; if this data directory is a copy, they refuse the "
-                "original directory until they have learned of the withdrawal",
+                "start %d of this data directory was withdrawn, because the cluster refused it; these nodes have not "
+                "confirmed the withdrawal: %s. If this directory is a copy, they refuse the original directory until "
+                "they have learned of the withdrawal",
                 boot_counter(self.own.now.incarnation),
                 ", ".join(sorted(self.offered_to)),
             )
@@ -300,7 +300,7 @@ class IncarnationRegistry:
     def refutation(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> pb.KnownIncarnation | None:
         """Return the known incarnation that proves the other node's directory to be an older copy; None if none does.
 
-        Withdrawals that the other node reports are applied first.
+        Withdrawals that the other node reports are applied first. None also if what it reports of itself is invalid.
         """
         if self.has_fault(peer_id, incarnation, offered):
             return None
@@ -358,15 +358,16 @@ class IncarnationRegistry:
         if self.refutation(peer_id, incarnation, offered) is not None:
             raise ProtocolError(
                 pb.FORBIDDEN,
-                f"the data directory of node {peer_id!r} is older than node {self._node_id!r} has recorded: it was "
-                "restored from a snapshot or a copy; stop that node",
+                f"node {peer_id!r} uses an older copy of its data directory than node {self._node_id!r} has recorded; "
+                "stop it, and start it with its newest directory, or with --replace in an empty one",
             )
         directory = (peer_id, offered.directory_id)
         self._learn(directory, IncarnationTick(incarnation, offered.tick), withdrawn=offered.withdrawn)
         if self._known.is_withdrawn(directory, incarnation):
             raise ProtocolError(
                 pb.FORBIDDEN,
-                f"start {boot_counter(incarnation)} of node {peer_id!r} was withdrawn; stop that process",
+                f"start {boot_counter(incarnation)} of node {peer_id!r} was withdrawn, because its data directory is "
+                "an older copy; stop that process",
             )
         await self._keep(directory)
         self._stored_by.add(peer_id)
@@ -582,8 +583,8 @@ class IncarnationRegistry:
 
     def _full(self, error: DiskFullError) -> None:
         log.warning(
-            "this node cannot store the incarnations of other nodes, and its new connections with them wait until it "
-            "can: %s",
+            "this node cannot store the incarnations of other nodes, so new connections between them and this node "
+            "wait: %s",
             error,
         )
 

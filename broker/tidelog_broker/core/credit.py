@@ -43,7 +43,7 @@ class Subscription:
         if key in self.positions:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"duplicate partition {key[1]} of the topic with id {key[0].hex()} in one subscription; list each "
+                f"the subscription lists partition {key[1]} of the topic with id {key[0].hex()} twice; list each "
                 "partition once",
             )
         self.positions[key] = offset

@@ -36,7 +36,7 @@ class HotRing:
 
     @property
     def start_offset(self) -> int:
-        """The first offset in the ring."""
+        """The first offset in the ring; the end of an empty one."""
         return self._entries[0].base_offset if self._entries else self._end_offset
 
     @property

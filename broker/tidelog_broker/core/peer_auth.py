@@ -152,8 +152,8 @@ def check_certificate(own: Identity, node_id: str, certified: Collection[str]) -
         shown = f"a certificate for {', '.join(map(repr, sorted(certified)))}" if certified else "no node certificate"
         raise ProtocolError(
             pb.UNAUTHENTICATED,
-            f"node {node_id!r} presented {shown}, but {own.node_id!r} requires one that names it: issue one with "
-            f"`tidelog certs issue DIR node {node_id} --host HOST`, and set peer_auth = certificate on every node",
+            f"node {node_id!r} presented {shown}, but {own.node_id!r} requires a certificate for {node_id!r}: issue it "
+            f"with `tidelog certs issue DIR node {node_id} --host HOST`, and set peer_auth = certificate on every node",
         )
 
 
@@ -179,7 +179,8 @@ def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
         raise ProtocolError(
             pb.FORBIDDEN,
             f"node {own.node_id!r} belongs to cluster {own.cluster_id.hex()}, node {other.node_id!r} to cluster "
-            f"{other.cluster_id.hex()}: a data directory cannot change its cluster; correct the configured addresses",
+            f"{other.cluster_id.hex()}: a data directory cannot change its cluster; correct the addresses in seeds, "
+            "advertise_host or the bootstrap file",
         )
     if other.node_id == own.node_id:
         if other.incarnation == own.incarnation:
@@ -190,8 +191,8 @@ def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
             )
         raise ProtocolError(
             pb.FORBIDDEN,
-            f"two nodes have the id {own.node_id!r}: either a data directory was copied, or one of them needs another "
-            "node id",
+            f"two nodes have the id {own.node_id!r}: if one uses a copy of the other's data directory, stop it; "
+            "otherwise give one of them another node_id",
         )
     if own.bootstrap_hash and other.bootstrap_hash and own.bootstrap_hash != other.bootstrap_hash:
         raise ProtocolError(

@@ -37,6 +37,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.flow.fair_scheduler import SLICE_S, Turns
 from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT
+from tidelog_proto.names import OFFSETS_TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Coordinator:
         self._epoch: int | None = None
         """The epoch that this state belongs to; None while this node coordinates nothing."""
         self._prepared_in: int | None = None
-        """The epoch in which the pending positions were prepared."""
+        """The epoch in which the pending positions were prepared; None before the first ones."""
         self._topics_seen = 0
         self._rules_seen = 0
         self._rules_look_at: float | None = None
@@ -363,8 +364,9 @@ class Coordinator:
         if self._holdings.size_bytes() >= self._bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"cannot create group {name!r} or add a member to it: groups and positions have reached their memory "
-                "limit (positions_bytes); delete unused groups, or raise positions_bytes on every node",
+                f"cannot create group {name!r} or add a member to it: groups and positions use the maximum of "
+                f"positions_bytes ({self._bounds.size_bytes} bytes); delete unused groups, or raise positions_bytes on "
+                "every node",
             )
 
     async def _leave(self, request: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
@@ -420,7 +422,12 @@ class Coordinator:
                 for member in record.members:
                     self._hear(record.group, member.member_id, member.wish)
         if self._groups:
-            log.info("this node now coordinates %d groups that have members", len(self._groups))
+            partition = self._partition()
+            log.info(
+                "this node now coordinates %s, which has %d groups with members",
+                OFFSETS_TOPIC if partition is None else f"partition {partition.state.index} of {OFFSETS_TOPIC}",
+                len(self._groups),
+            )
 
     def _end(self) -> None:
         """Stop coordinating; waiting requests fail with EPOCH_CHANGING, so that clients find the new coordinator."""
@@ -542,7 +549,11 @@ class Coordinator:
             return
         if not coordinated.group.remove(who.member_id):
             return
-        log.info("group %r removed its member %s: the session has timed out", who.group, who.member_id)
+        log.info(
+            "group %r removed its member %s, which sent no heartbeat within its session timeout",
+            who.group,
+            who.member_id,
+        )
         self._metrics.members_fenced.inc()
         coordinated.removed([who.member_id])
         coordinated.settle()

@@ -39,7 +39,9 @@ class Descriptions:
         """
         if name not in self._positions.names() and self._records.get(name) is None:
             raise ProtocolError(
-                pb.UNKNOWN_GROUP, f"group {name!r} does not exist: it has neither members nor positions"
+                pb.UNKNOWN_GROUP,
+                f"group {name!r} does not exist: it has neither members nor positions; list the groups with: "
+                "tidelog group list",
             )
 
     def describe(self, name: str, may_see: Callable[[str], bool] | None = None) -> pb.GroupDescribeReply:

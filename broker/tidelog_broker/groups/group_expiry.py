@@ -75,7 +75,8 @@ class GroupExpiry:
                 continue
             await shard.coordinator.delete(name)
             log.info(
-                "deleted group %r and its committed offsets: no members and no commits for the group retention of %d s",
+                "deleted group %r and its committed offsets: it had no members and no commits for %d s "
+                "(group_retention_ms)",
                 name,
                 self._retention_us // 1_000_000,
             )

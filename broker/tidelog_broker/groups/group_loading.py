@@ -48,4 +48,6 @@ class GroupLoading:
             try:
                 await self._groups.at(key[1]).log.apply_committed()
             except ProtocolError as error:
-                log.info("cannot load committed offsets from %s, retrying later: %s", partition.name, error)
+                log.info(
+                    "cannot load committed offsets from %s, retrying in %g s: %s", partition.name, LOAD_AGAIN_S, error
+                )

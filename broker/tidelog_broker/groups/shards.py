@@ -138,7 +138,7 @@ class GroupShards:
     def _count(self) -> int:
         record = self._topics.get(OFFSETS_TOPIC_ID)
         if record is None:
-            raise ProtocolError(pb.EPOCH_CHANGING, "__offsets is not known at this node yet; retry")
+            raise ProtocolError(pb.EPOCH_CHANGING, "this node does not know the topic __offsets yet; retry")
         return record.config.partitions
 
     def _new_shard(self, key: PartitionKey) -> GroupShard:

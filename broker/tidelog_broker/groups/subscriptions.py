@@ -153,11 +153,12 @@ def check_wish(wish: pb.GroupWish) -> None:
 
 def _check_pattern(pattern: str) -> None:
     counts = [max(int(most or least), 1) for least, most in _REPETITION.findall(pattern)]
-    if len(pattern) * prod(counts) > PATTERN_SIZE_MAX:
+    size = len(pattern) * prod(counts)
+    if size > PATTERN_SIZE_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"the pattern {pattern!r} has too many repetitions: its length times their counts must be at most "
-            f"{PATTERN_SIZE_MAX}; use * or +",
+            f"the pattern {pattern!r} has too many repetitions: its length multiplied by their counts must be at most "
+            f"{PATTERN_SIZE_MAX}, got {size}; use * or + instead of counts like {{100}}",
         )
     for alone in (pattern, _whole(pattern)):  # An invalid pattern could become valid inside the surrounding group.
         _match(alone, [""])  # Arrow compiles the pattern only if at least one name exists.
@@ -171,7 +172,8 @@ def _matches(pattern: str, names: list[str], time_s: float) -> Iterator[str]:
         if time.process_time() - began_s > time_s:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"matching the pattern {pattern!r} against the existing topics takes too long; use a simpler one",
+                f"matching the pattern {pattern!r} against the existing topics takes longer than {time_s:g} s; use a "
+                "simpler pattern",
             )
 
 

@@ -44,7 +44,7 @@ class AdminKeys:
         )
 
     def look(self) -> bool:
-        """Reload the file and return whether the keys have changed. Blocking; for a worker.
+        """Reload the file and return whether the keys have changed. Blocks briefly: call it on a worker thread.
 
         If the file is invalid, the last valid keys stay in use, so that an editing mistake does not lock out
         administrators.
@@ -63,7 +63,7 @@ def read_admin_keys(path: Path | None) -> list[Key]:
     """Return the keys of a file, one per line; none without a file. Lines that begin with # are comments.
 
     Raises:
-        SettingsError: the file cannot be read, is readable by others, or a line is not a key.
+        SettingsError: the file cannot be read, is readable by others, has no key, or a line is not a key.
     """
     if path is None:
         return []

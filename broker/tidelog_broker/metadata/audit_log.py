@@ -29,7 +29,8 @@ REFUSALS_PER_S: Final = 20
 ASKED_CHARS_MAX: Final = 4_000
 """Maximum length of a text in an audit line; the rest is cut off."""
 ASKED_ENTRIES_MAX: Final = 512
-"""Limit of each list of a request: further entries would not be shown, and each costs the event loop 5 µs."""
+"""Maximum number of entries of each list in an audit line; the rest is cut off before formatting, because each entry
+costs the event loop 5 µs and would not fit into the line."""
 
 
 class About(NamedTuple):
@@ -134,7 +135,7 @@ def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
 
 
 def _shortened(message: MessageT) -> MessageT:
-    """Return a message with at most `ASKED_ENTRIES_MAX` entries in each list, if it is too long for an audit line."""
+    """Return the message; one too long for an audit line keeps at most `ASKED_ENTRIES_MAX` entries of each list."""
     if message.ByteSize() <= ASKED_CHARS_MAX:
         return message
     short = type(message)()

@@ -60,13 +60,14 @@ class Authenticator:
                 return await self._tokens.session_of(credentials.token, address=address)
             case "token":
                 raise ProtocolError(
-                    pb.UNAUTHENTICATED, "this node accepts no tokens (jwt_jwks is not set); use an API key"
+                    pb.UNAUTHENTICATED,
+                    "this node does not accept tokens, because its setting jwt_jwks is not set; use an API key",
                 )
             case _:
                 raise ProtocolError(
                     pb.UNAUTHENTICATED,
                     "this node requires authentication: pass an API key (TIDELOG_API_KEY_FILE), a token, a password, "
-                    "or a certificate of its CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
+                    "or a certificate of the node's CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
                 )
 
     async def _of_api_key(self, text: str, address: str) -> Session:
@@ -79,10 +80,11 @@ class Authenticator:
         if stored is None or not await self._is_right(key, stored, address):
             raise ProtocolError(
                 pb.UNAUTHENTICATED,
-                f"the API key {key.key_id} does not exist, was revoked, or has another secret; use a valid key",
+                f"the API key {key.key_id} does not exist, was revoked, or has another secret; use another "
+                "key, or create one with: tidelog key create",
             )
         if 0 < stored.expires_us <= self._now_us():
-            raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired; use another key")
+            raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired; use a newer key")
         if not self._registry.vouches_for(KEY + key.key_id, stored.principal):
             # It was revoked during the verification.
             raise ProtocolError(pb.UNAUTHENTICATED, f"the API key {key.key_id} was revoked; use another key")

@@ -93,7 +93,9 @@ class Certificates:
         self._admin = admin
 
     def session_of(self, certificate: Mapping[str, Any] | None) -> Session | None:
-        """Return the session for a verified certificate; None if no rule matches. It ends when the certificate expires.
+        """Return the session for a verified certificate, which ends when that expires; None without a principal.
+
+        A certificate has none if no rule matches its names, or only rules that result in an invalid principal.
 
         `certificate` is the result of `ssl.SSLObject.getpeercert`; None if the client has no certificate.
 
@@ -110,8 +112,9 @@ class Certificates:
                 if principal == self._admin:
                     raise ProtocolError(
                         pb.UNAUTHENTICATED,
-                        "a certificate cannot name the administrator of the settings; grant rights to another "
-                        "principal, or use a key of admin_key_file as the administrator",
+                        f"the {rule.kind} {name!r} of the certificate maps to the administrator {principal!r}, who can "
+                        "only use keys of admin_key_file; use such a key, or map it to another principal that has "
+                        "rights",
                     )
                 ends_us = int(ssl.cert_time_to_seconds(certificate["notAfter"])) * 1_000_000
                 return Session(self._permissions, principal, expires_us=ends_us)

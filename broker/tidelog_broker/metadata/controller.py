@@ -85,7 +85,7 @@ class Controller:
     # --- topics ----------------------------------------------------------------------------------------
 
     async def create_topic(self, request: pb.TopicCreate, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
-        """Create a topic with its id, configuration, creator, and the first epoch of each partition.
+        """Create a topic and return its record: id, configuration, creator, and the first epoch of each partition.
 
         Raises:
             ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED, or the error of the write.
@@ -99,7 +99,10 @@ class Controller:
             if self._topics.exists(request.name):
                 epoch = await self._meta_log.ready_to_change(confirmed=True)
             if self._topics.exists(request.name):
-                raise ProtocolError(pb.TOPIC_EXISTS, f"topic {request.name!r} already exists")
+                raise ProtocolError(
+                    pb.TOPIC_EXISTS,
+                    f"topic {request.name!r} already exists; use it, choose another name, or delete it first",
+                )
             self._refuse_too_many(config.partitions)
             self._quotas.check(caller.principal, caller, topics=1, partitions=config.partitions)
             return await self._write_new(request.name, uuid.uuid4().bytes, config, caller.principal, epoch=epoch)
@@ -141,7 +144,9 @@ class Controller:
             record.CopyFrom(self._topics.named(name))
             if topic_id and record.topic_id != topic_id:
                 raise ProtocolError(
-                    pb.UNKNOWN_TOPIC, f"topic {name!r} was recreated with another id; refresh the metadata"
+                    pb.UNKNOWN_TOPIC,
+                    f"topic {name!r} was recreated: it has id {record.topic_id.hex()}, not {topic_id.hex()}; refresh "
+                    "the metadata",
                 )
             record.revision += 1
             record.deleted = True
@@ -199,8 +204,8 @@ class Controller:
     async def _ready_for(self, name: str, topic_id: bytes = b"") -> int:
         """Apply all commits and return the epoch of the state, see `StateLog.ready`.
 
-        If the topic does not exist then, the state is confirmed by the replicas first: a write confirms its base state,
-        but a refusal does not, and a former owner's state may be outdated.
+        If the topic does not exist then, or has another id, the state is confirmed by the replicas first: a write
+        confirms its base state, but a refusal does not, and a former owner's state may be outdated.
         """
         epoch = await self._meta_log.ready_to_change()
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
@@ -367,8 +372,8 @@ class Controller:
                 if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
-                        f"node {node_id!r} still stores {record.name}/{index}; drain the node and wait until it "
-                        "stores nothing",
+                        f"node {node_id!r} still stores {record.name}/{index}; drain it with `tidelog cluster drain "
+                        f"{node_id}`, and remove it when it stores nothing",
                     )
                 needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
                 live_replicas = sum(
@@ -378,7 +383,8 @@ class Controller:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
                         f"without node {node_id!r} only {live_replicas} of {len(route.placement)} replicas of "
-                        f"{record.name}/{index} would be alive, and writes need {needed}; let another node join first",
+                        f"{record.name}/{index} would be alive, and writes need {needed}; start the other nodes that "
+                        "are down, or let another node join first",
                     )
 
 
@@ -392,7 +398,7 @@ def _refuse_too_large(record: pb.TopicRecord) -> None:
     if record.ByteSize() > RECORD_BYTES_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"the record of a topic with {record.config.partitions} partitions and {record.config.replication_factor} "
-            f"copies has {record.ByteSize()} bytes, the limit is {RECORD_BYTES_MAX}; reduce either, or shorten node "
-            "ids",
+            f"the metadata record of topic {record.name!r} with {record.config.partitions} partitions and "
+            f"replication_factor {record.config.replication_factor} has {record.ByteSize()} bytes, the limit is "
+            f"{RECORD_BYTES_MAX}; use fewer partitions, a lower replication_factor or shorter node ids",
         )

@@ -108,7 +108,8 @@ class Jwks:
             what = "the token does not name its key (kid), and the issuer has several; use a token with a kid"
             raise ProtocolError(pb.UNAUTHENTICATED, what)
         raise ProtocolError(
-            pb.UNAUTHENTICATED, f"the token's key {key_id!r} is not published by its issuer; get a new token"
+            pb.UNAUTHENTICATED,
+            f"the token's key {key_id!r} is not one of the keys in jwt_jwks of this node; get a new token",
         )
 
     async def follow(self, *, every_s: float, again_s: float) -> None:
@@ -154,7 +155,7 @@ class Jwks:
             if document != self._document:
                 self._keys = parse_key_set(document)
                 self._document = document
-                log.info("loaded %d keys of tokens from %s", len(self._keys), self._source)
+                log.info("loaded %d keys that verify tokens from %s", len(self._keys), self._source)
                 self._changed()
         except (OSError, ValueError) as error:
             self._failed()

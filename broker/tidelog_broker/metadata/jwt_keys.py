@@ -82,8 +82,10 @@ def parse_key_set(document: bytes) -> KeySet:
     except (ValueError, RecursionError):
         raise ValueError("the document is not valid JSON") from None
     listed = parsed.get("keys") if isinstance(parsed, dict) else None
-    if not isinstance(listed, list) or len(listed) > SET_KEYS_MAX:
-        raise ValueError(f"the document is not a JSON Web Key Set of at most {SET_KEYS_MAX} keys")
+    if not isinstance(listed, list):
+        raise ValueError("the document is not a JSON Web Key Set: it has no list named keys")  # noqa: TRY004
+    if len(listed) > SET_KEYS_MAX:
+        raise ValueError(f"the document must have at most {SET_KEYS_MAX} keys, got {len(listed)}")
     found: dict[str, SigningKey] = {}
     for each in listed:
         try:

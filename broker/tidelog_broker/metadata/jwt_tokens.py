@@ -86,7 +86,7 @@ class JwtTokens:
         claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
         if self._jwks.has_ended(JWT_IDENTITY_PREFIX + key.fingerprint):  # the key was revoked during the verification
-            raise _wrong("the token's key is no longer published by its issuer; get a new token")
+            raise _wrong("the token's key is no longer one of the keys in jwt_jwks of this node; get a new token")
         return Session(
             self._permissions,
             principal,
@@ -97,7 +97,7 @@ class JwtTokens:
 
 
 def _key_id_of(token: str) -> str | None:
-    """Return the key id in an unverified token header."""
+    """Return the key id in an unverified token header; None if it has none."""
     try:
         key_id = jwt.get_unverified_header(token).get("kid")
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
@@ -135,7 +135,10 @@ def _check_times(claims: dict[str, Any]) -> None:
         value = claims.get(claim, 0)
         # Compare the exact type, because True is an int.
         if type(value) not in {int, float} or not 0 <= value <= EXPIRES_S_MAX:
-            raise _wrong(f"the token's claim {claim!r} must be a number of seconds since 1970, up to {EXPIRES_S_MAX}")
+            raise _wrong(
+                f"the token's claim {claim!r} must be a number of seconds since 1970, from 0 to {EXPIRES_S_MAX}, got "
+                f"{value!r:.80}"
+            )
 
 
 def _principal_of(claims: dict[str, Any], rules: TokenRules) -> str:
@@ -146,7 +149,10 @@ def _principal_of(claims: dict[str, Any], rules: TokenRules) -> str:
         )
     _check_name(name, rules.principal_claim)
     if name == rules.admin:
-        raise _wrong("a token cannot name the administrator of the settings; grant rights to another principal")
+        raise _wrong(
+            f"the token's claim {rules.principal_claim!r} names the administrator {name!r}, who can only use keys of "
+            "admin_key_file; get a token for another principal that has rights"
+        )
     return name
 
 

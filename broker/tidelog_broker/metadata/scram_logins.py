@@ -85,7 +85,7 @@ class ScramLogins:
         return session, signature
 
     def has_changed(self, login: Login) -> bool:
-        """Return whether the user has changed since the exchange began, so that the exchange may be begun again."""
+        """Return whether the user exists and has changed since the exchange began, so that it may be begun again."""
         user = self._registry.user(login.side.opening.name)
         return user is not None and user.user_id != login.user_id
 
@@ -99,7 +99,4 @@ class ScramLogins:
 
 
 def _malformed_error(error: ScramError) -> ProtocolError:
-    return ProtocolError(
-        pb.UNAUTHENTICATED,
-        f"the client's SCRAM-SHA-256 message is invalid: {error}; this node does not support channel binding",
-    )
+    return ProtocolError(pb.UNAUTHENTICATED, f"the client's SCRAM-SHA-256 message is invalid: {error}")

@@ -66,12 +66,12 @@ class SecurityChanges:
                 case "create_key":
                     return await self._create_key(change.create_key, epoch)
                 case "revoke_key":
-                    missing = f"API key {change.revoke_key!r} does not exist"
+                    missing = f"API key {change.revoke_key!r} does not exist; list the keys with: tidelog key list"
                     return await self._remove(KEY + change.revoke_key, missing, epoch)
                 case "grant":
                     return await self._put_rule(change.grant, epoch)
                 case "revoke_rule":
-                    missing = f"rule {change.revoke_rule!r} does not exist"
+                    missing = f"rule {change.revoke_rule!r} does not exist; list the rules with: tidelog acl list"
                     return await self._remove(RULE + change.revoke_rule, missing, epoch)
                 case "create_user":
                     return await self._users.create(change.create_user, epoch)
@@ -79,7 +79,7 @@ class SecurityChanges:
                     return await self._users.set_password(change.set_password, epoch)
                 case "delete_user":
                     doomed, epoch = await self._users.existing_user(change.delete_user, epoch)
-                    missing = f"user {change.delete_user!r} does not exist"
+                    missing = f"user {change.delete_user!r} does not exist; list the users with: tidelog user list"
                     return await self._remove(USER + doomed.user_id, missing, epoch)
                 case "set_quota":
                     return await self._set_quota(change.set_quota, epoch)
@@ -133,7 +133,7 @@ class SecurityChanges:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"a rule that denies {requested.principal!r} something would have no effect: it is the administrator, "
-                "which may do everything; to revoke that, remove its keys from admin_key_file",
+                "which may do everything; to end its access, remove its keys from admin_key_file",
             )
         self._registry.check_limit(RULE)
         rule = pb.AccessRule()
@@ -166,7 +166,9 @@ class SecurityChanges:
             epoch = await self._meta_log.ready_to_change(confirmed=True)
             existing = self._registry.quotas.of_subject(subject)
         if existing is None:
-            raise ProtocolError(pb.INVALID_REQUEST, f"{subject!r} has no quota")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"{subject!r} has no quota; list the quotas with: tidelog quota list"
+            )
         record = self._registry.next_of(QUOTA + existing.quota_id)
         record.deleted = True
         await self._meta_log.write_security(record, epoch=epoch)

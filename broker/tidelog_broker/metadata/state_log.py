@@ -52,7 +52,7 @@ RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
-    """The interface that a state log requires of a record's value: serialization, as of a protobuf message."""
+    """A record's value in a state log, which can be serialized as a protobuf message can."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the message's bytes."""
@@ -158,7 +158,7 @@ class StateLog:
             reading.set_result(error)
             raise
         finally:
-            # No effect if the result exists; otherwise the waiting callers are cancelled with this node.
+            # No effect if a result is set; otherwise this task was cancelled, and so are the callers that wait for it.
             reading.cancel()
 
     async def _apply_rest(self) -> None:
@@ -276,7 +276,8 @@ class StateLog:
             raise ProtocolError(
                 pb.TIMED_OUT,
                 f"writing to {self._partition.name} timed out after {WRITE_TIMEOUT_S:g} s: no quorum of its replicas "
-                "has acknowledged the records, which may still be stored; check `tidelog cluster status`",
+                "has acknowledged the records, which may still be stored; start the nodes that `tidelog cluster "
+                "status` shows as down, or check the network between the nodes",
             ) from None
         return len(data)
 
@@ -297,7 +298,7 @@ class StateLog:
         except ProtocolError as error:
             # No data is lost: the old records still exist, and the next write tries again.
             log.warning(
-                "writing a snapshot of %s failed, and is tried again after the next write: %s",
+                "cannot write a snapshot of %s, retrying after the next write to it: %s",
                 self._partition.name,
                 error,
             )
@@ -396,7 +397,7 @@ class MetaLog(StateLog):
                     self._changed.pop(topic_id, None)
 
     async def ready_to_change(self, *, confirmed: bool = False) -> int:
-        """Wait as `ready` does, and require that no earlier change is pending.
+        """Wait as `ready` does, and return the epoch; require that no earlier change is pending.
 
         Raises:
             ProtocolError: see `ready`; EPOCH_CHANGING while an earlier change has no outcome.
@@ -453,7 +454,9 @@ class MetaLog(StateLog):
     def _one_at_a_time(self) -> None:
         """Refuse concurrent changes: two changes of the same record get the same revision, and one would be lost."""
         if self._unsettled:
-            raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change of __meta has no outcome yet; retry")
+            raise ProtocolError(
+                pb.EPOCH_CHANGING, "an earlier change of the cluster's metadata (__meta) is not committed yet; retry"
+            )
 
 
 class OffsetsLog(StateLog):
@@ -526,7 +529,7 @@ class OffsetsLog(StateLog):
         Args:
             records: at most `RECORDS_PER_BATCH` - 1; they are applied as they are, and do not change afterwards.
             epoch: see `write`.
-            made: the record of a group that the commit creates, with its creator.
+            made: the record of a group that the commit creates, with its creator; None if the group exists.
 
         Raises:
             ProtocolError: see `StateLog.write`; records that were certainly not written are withdrawn. Others may

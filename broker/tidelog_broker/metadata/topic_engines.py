@@ -91,8 +91,8 @@ class TopicEngines:
                 able = ", ".join(self._able(config))
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"engine {config.engine} cannot {need.lacks}, which {need.setting} need; {need.remedy}, or use an "
-                    f"engine that can: {able}",
+                    f"engine {config.engine} cannot {need.lacks}, as required by {need.setting}; {need.remedy}, or use "
+                    f"another engine: {able}",
                 )
 
     def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:
@@ -109,9 +109,9 @@ class TopicEngines:
         able = [name for name in self._able(after) if self._capabilities(name).survives_restart]
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"engine {after.engine} loses its records in a restart, which leaves a gap in the log after the earlier "
-            f"records of this topic in engine {before.engine or SEGMENT}; create another topic with {after.engine}, or "
-            f"use an engine that keeps its records: {', '.join(able)}",
+            f"engine {after.engine} loses its records in a restart, which would leave a gap in the log after the "
+            f"records that this topic has in engine {before.engine or SEGMENT}; create another topic with "
+            f"{after.engine}, or use an engine that keeps its records: {', '.join(able)}",
         )
 
     def _able(self, config: pb.TopicConfig) -> list[str]:

@@ -47,6 +47,6 @@ def _check(what: str, creator: str, bound: int | None, existing: int, more: int)
     if bound is not None and more and existing + more > bound:
         raise ProtocolError(
             pb.QUOTA_EXCEEDED,
-            f"{creator!r} has created {existing} {what}, and {more} more would exceed its quota of {bound}; delete "
-            "some, or raise the quota",
+            f"principal {creator!r} has created {existing} {what}, and {more} more would exceed its quota of {bound}; "
+            "delete topics, or raise the quota with: tidelog quota set",
         )

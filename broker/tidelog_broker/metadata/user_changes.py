@@ -15,7 +15,14 @@ from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.api_key import new_id
-from tidelog_proto.auth.scram import ITERATIONS_MIN, Verifier, is_verifier, user_name
+from tidelog_proto.auth.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    SCRAM_SALT_BYTES,
+    Verifier,
+    is_verifier,
+    user_name,
+)
 from tidelog_proto.errors import ProtocolError
 
 
@@ -42,7 +49,9 @@ class UserChanges:
         refuse_admin(self._registry.permissions, requested.name)
         if self._registry.user(requested.name) is not None:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"user {requested.name!r} already exists; change its password, or delete it first"
+                pb.INVALID_REQUEST,
+                f"user {requested.name!r} already exists; change its password with `tidelog user password`, or delete "
+                "it with `tidelog user delete` first",
             )
         self._registry.check_limit(USER)
         return await self._put(requested, requested.roles, [], epoch)
@@ -71,7 +80,9 @@ class UserChanges:
             epoch = await self._meta_log.ready_to_change(confirmed=True)
             found = self._registry.user(name)
         if found is None:
-            raise ProtocolError(pb.INVALID_REQUEST, f"user {name!r} does not exist")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"user {name!r} does not exist; list the users with: tidelog user list"
+            )
         return found, epoch
 
     async def _put(
@@ -105,18 +116,21 @@ def without_verifier(user: pb.ScramUser) -> pb.ScramUser:
 def _check_user(requested: pb.ScramUser) -> None:
     check_roles(requested.roles)
     try:
-        is_prepared = user_name(requested.name) == requested.name
-    except ValueError:
-        is_prepared = False
-    if not is_prepared:
+        prepared = user_name(requested.name)
+    except ValueError as error:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"user name {requested.name!r} must be normalised with SASLprep (RFC 4013)"
+            pb.INVALID_REQUEST, f"user name {requested.name!r} cannot be normalised with SASLprep (RFC 4013): {error}"
+        ) from None
+    if prepared != requested.name:
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"user name {requested.name!r} must be normalised with SASLprep (RFC 4013); use {prepared!r}",
         )
     if not is_verifier(Verifier(requested.iterations, requested.salt, requested.stored_key, requested.server_key)):
         raise ProtocolError(
             pb.INVALID_REQUEST,
             f"the password verifier of user {requested.name!r} is not valid for SCRAM-SHA-256: it has "
-            f"{requested.iterations} iterations and keys of {len(requested.stored_key)} and "
-            f"{len(requested.server_key)} bytes; use at least {ITERATIONS_MIN} iterations and keys of "
-            "32 bytes",
+            f"{requested.iterations} iterations, a salt of {len(requested.salt)} bytes and keys of "
+            f"{len(requested.stored_key)} and {len(requested.server_key)} bytes; use {ITERATIONS_MIN} to "
+            f"{ITERATIONS_MAX} iterations, a salt of {SCRAM_SALT_BYTES} bytes and keys of 32 bytes",
         )

@@ -186,7 +186,7 @@ class ClusterMembership:
         self._doubting.cancel()
         if missing:
             log.info(
-                "the incarnation of this start is stored by %s; these nodes were not reached: %s",
+                "these nodes have recorded this start of the node: %s; these were not reached: %s",
                 *map(_comma_list, (others - missing, missing)),
             )
 
@@ -207,7 +207,8 @@ class ClusterMembership:
         is_second = broker.incarnations.own.doubted_by > broker.incarnation
         wait_s = WITHDRAWAL_WAIT_S_MIN if is_second else WITHDRAWAL_WAIT_S
         log.warning(
-            "waiting up to %g s for the withdrawal of another start of this directory: %s",
+            "this node waits up to %g s before it takes part in the cluster, because another process may have used a "
+            "newer copy of its data directory: %s",
             wait_s,
             broker.incarnations.doubt,
         )
@@ -273,7 +274,9 @@ class ClusterMembership:
                 self._founding.secrets.replace(found)
                 assert broker.peers is not None
                 cut_off = broker.peers.secrets_changed()
-                log.info("reloaded the cluster's secrets: %d valid, %d connections closed", len(found), cut_off)
+                log.info(
+                    "reloaded the cluster's secrets (%d) from %s and closed %d connections", len(found), path, cut_off
+                )
 
     async def close(self) -> None:
         """Leave gossip, then close the links. A node that was refused before it took part first withdraws its start."""

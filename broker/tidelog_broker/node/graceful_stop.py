@@ -61,8 +61,8 @@ async def hand_over(broker: Broker) -> int:
                         await asyncio.sleep(_LOOK_S)
     except TimeoutError:
         log.warning(
-            "the transfer of partitions ended after %g s: %d in progress were not transferred in time, "
-            "nor were any that had not begun; other nodes take them over",
+            "stopped transferring partitions after %g s, with %d transfers in progress; other nodes take over the "
+            "partitions that this node still owns",
             HAND_OVER_S,
             len(under_way),
         )
@@ -79,7 +79,7 @@ def _to_hand_over(broker: Broker, tried: set[tuple[str, int]]) -> Iterable[Parti
 
 
 def _begin(broker: Broker, partition: Partition) -> bool:
-    """Begin to roll a partition over to another replica; return False if no other replica can own it."""
+    """Begin to roll a partition over to another replica; return False if none can own it, or this node cannot write."""
     replica = partition.replica
     now_ms = int(broker.loop.time() * 1000)
     lagging = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}

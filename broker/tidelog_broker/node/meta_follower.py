@@ -82,7 +82,7 @@ class MetaFollower:
         owner = broker.routes.owner(META_KEY)
         if owner in {"", broker.node_id}:
             raise ProtocolError(
-                pb.EPOCH_CHANGING, f"node {broker.node_id!r} knows no other node that owns __meta yet; retry"
+                pb.EPOCH_CHANGING, f"node {broker.node_id!r} does not know another node that owns __meta yet; retry"
             )
         entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
         request = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)

@@ -53,7 +53,10 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls)
 
 
 async def _hello(seed: str, logged: dict[str, str], tls: NodeTls) -> Seed | None:
-    """Ask one seed for its node id and cluster; log why that fails, once per reason."""
+    """Return the node id, address and cluster of one seed; None if it cannot be asked.
+
+    The reason is logged unless the seed's last failure had the same.
+    """
     host, _, port = seed.rpartition(":")
     address = (host.strip("[]"), int(port))
     link = Link(seed, queue_bytes=MIB, metrics=NodeMetrics())
@@ -72,7 +75,7 @@ async def _hello(seed: str, logged: dict[str, str], tls: NodeTls) -> Seed | None
         why = str(error) or (f"no answer within {TIMEOUT_S:g} s" if timed_out else type(error).__name__)
         if logged.get(seed) != why:
             logged[seed] = why
-            log.warning("cannot ask the seed %s for its cluster: %s", seed, why)
+            log.warning("cannot ask the seed %s for the id of its cluster: %s", seed, why)
         return None
     finally:
         link.close("seed answered")

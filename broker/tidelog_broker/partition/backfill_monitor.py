@@ -48,11 +48,11 @@ class BackfillMonitor:
                 nowhere.add(partition.name)
                 if partition.name not in self._nowhere:
                     log.warning(
-                        "%s: epoch %d is incomplete on this node, and each node that stored it or a later epoch lacks "
-                        "it, too, or does not answer; %d records cannot be read; start the node that has them",
+                        "%s: %d records cannot be read: epoch %d is incomplete on this node and on each other node "
+                        "that stored it and answers; start the nodes that are down",
                         partition.name,
-                        missing.epoch,
                         missing.records,
+                        missing.epoch,
                     )
         for name in sorted(self._nowhere - nowhere):
             log.info("%s: the missing records are being fetched, have been restored, or are lost on all nodes", name)

@@ -29,6 +29,7 @@ from tidelog_broker.storage.partition.compaction_pass import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -172,9 +173,9 @@ class Compaction:
                     is_left = has_turn.is_set()
                     raise ProtocolError(
                         pb.TIMED_OUT,
-                        f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s; it waits for "
-                        f"{self._watch.waits_for}; "
-                        + ("it continues when that is available" if is_left else "send again later"),
+                        f"{self._state.name}: the compaction has made no progress for {idle_s:.0f} s, because it waits "
+                        f"for {self._watch.waits_for}; "
+                        + ("it continues when that is available" if is_left else "send the request again later"),
                     )
         finally:
             if not is_left:
@@ -192,7 +193,7 @@ class Compaction:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
                     f"{self._state.name}: the compaction was stopped, because the partition is being closed or its "
-                    "topic was put on hold; send again",
+                    "topic was put on hold; retry, after the end of the hold if there is one",
                 ) from None
 
     def _ended(self, running: asyncio.Task[None]) -> None:
@@ -243,10 +244,11 @@ class Compaction:
         self.left = frozenset(left)
         if left:
             log.warning(
-                "%s: epochs %s are not compacted: a batch of their surviving records would exceed the size limit of "
-                "batches",
+                "%s: epochs %s stay uncompacted, because a batch of their surviving records would have more than %d "
+                "bytes; all their records remain readable",
                 self._state.name,
                 left,
+                BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES,
             )
         self.versions.keep(made)
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
@@ -301,7 +303,7 @@ class Compaction:
             raise ProtocolError(
                 pb.EPOCH_CHANGING,
                 f"{self._state.name}: the end of epoch {epoch} was not decided within {DECIDE_S:.0f} s; the decision "
-                f"waits for {self.awaited_copies()}; send again",
+                f"waits for {self.awaited_copies()}; retry",
             ) from None
         self._check_owner()
         decision = self._state.replica.state.decision(epoch)
@@ -316,7 +318,10 @@ class Compaction:
         )
 
     def awaited_copies(self) -> str:
-        """Return the copies that a decision may be waiting for: the unavailable ones, or all others if none is."""
+        """Return what a decision may be waiting for, for a message.
+
+        That is the unavailable copies, all other copies if none is unavailable, or the journal if there are no others.
+        """
         replica = self._state.replica
         active, alive = replica.state.active, replica.state.cluster_hints.alive
         streaming = {each.node_id for each in replica.followers if each.streaming}
@@ -391,16 +396,14 @@ class Compaction:
 
     def _check_open(self) -> None:
         if self.versions.is_over or self._state.replica.state.halted is not None:
-            raise self._state.refusal or ProtocolError(
-                pb.EPOCH_CHANGING, f"{self._state.name} is being closed; send again"
-            )
+            raise self._state.refusal or ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is being closed; retry")
 
     def _check_owner(self) -> None:
         self._check_open()
         if not self._owns:
             raise self._state.not_owner()
         if self._state.writer is None:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is changing its epoch; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is starting a new epoch; retry")
 
 
 def _compaction(made: FinishedVersion, terms: Terms, now_us: int) -> pb.Compaction:

@@ -148,7 +148,10 @@ class Deduplication:
         return self._owner is owner
 
     def build(self, owner: Owner, built: Built) -> None:
-        """Build the window; the owner has written everything to which it has assigned offsets."""
+        """Build the window for an owner and call `built`, immediately if deduplication is off.
+
+        The owner must have written everything to which it has assigned offsets.
+        """
         self.forget()
         seconds, records = self._settings
         records_max, age_us = records or DEDUPLICATE_RECORDS_MAX, seconds * 1_000_000
@@ -196,7 +199,7 @@ class Deduplication:
         self._tools.readers.start(self._io_key, history.step, read)
 
     def _mend(self, history: ContentHistory, error: BaseException) -> None:
-        """Have the replica fetch an epoch with damaged records from another node; until then publishes are refused."""
+        """If records are damaged, have the replica fetch their epoch from another node; until then publishes fail."""
         if not isinstance(error, ProtocolError) or error.code not in {pb.LIMBO, pb.CORRUPT_BATCH}:
             return
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
@@ -205,8 +208,8 @@ class Deduplication:
             if error.message != self._logged_damage:  # Clients retry publishes, so this runs often.
                 self._logged_damage = error.message
                 log.error(
-                    "%s: its newest records cannot be read for deduplication, so publishes are refused until another "
-                    "node has replaced the damaged ones: %s",
+                    "%s: the newest records cannot be read for deduplication, so publishes are refused until the "
+                    "damaged records have been fetched from another node: %s",
                     self._state.name,
                     error.message,
                 )
@@ -354,8 +357,8 @@ class Deduplication:
         if header.record_count > DEDUPLICATED_BATCH_RECORDS_MAX:
             raise ProtocolError(
                 pb.BATCH_TOO_LARGE,
-                f"the batch has {header.record_count} records; a topic with deduplication takes at most "
-                f"{DEDUPLICATED_BATCH_RECORDS_MAX}: send smaller batches",
+                f"{self._state.name}: a batch of a topic with deduplication may have at most "
+                f"{DEDUPLICATED_BATCH_RECORDS_MAX} records, got {header.record_count}; send smaller batches",
             )
         records = RecordBatch(header, data[HEADER_BYTES:])
         contents = self._hasher.hashes(records)
@@ -366,8 +369,9 @@ class Deduplication:
         if padded(len(thinned)) > padded(len(data)) + THINNED_EXTRA_BYTES:
             raise ProtocolError(
                 pb.BATCH_TOO_LARGE,
-                f"without its duplicates the batch grows from {len(data)} to {len(thinned)} bytes, because it was "
-                "compressed at a higher level than the node uses: send it uncompressed, or at the default level",
+                f"{self._state.name}: without its duplicates the batch grows from {len(data)} to {len(thinned)} bytes, "
+                f"and may grow by {THINNED_EXTRA_BYTES}, because it was compressed at a higher level than the node "
+                "uses; send it uncompressed, or compressed at the default level",
             )
         return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
 

@@ -224,8 +224,8 @@ class Partition:
     def _log_data_loss(self, news: EpochDecided) -> None:
         if news.lost_until:
             log.warning(
-                "DATA_LOSS: %s: replicas that had records only in memory restarted; epoch %d ends at offset %d, like "
-                "the longest copy; records from there to offset %d are lost, if there were any",
+                "DATA_LOSS: %s: replicas that had records only in memory restarted; epoch %d ends at offset %d, the "
+                "end of the longest copy; any records from there to offset %d are lost",
                 self.name,
                 news.epoch,
                 news.end_offset,
@@ -239,13 +239,13 @@ class Partition:
                 news.epoch,
                 news.end_offset,
             )
-        elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node has logged it at its start.
+        elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node logs a loss at its start.
             ended = self.replica.state.chain.descriptor(news.epoch)
             if self.driver.view.is_volatile(news.epoch):
-                return  # Each lost copy has reported up to which offset it had acknowledged records.
+                return  # For copies in memory, `lost_until` bounds the loss exactly, and a loss was logged above.
             log.warning(
                 "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; the epoch ends at offset %d, "
-                "like its longest copy; records acknowledged shortly before the crash may be lost",
+                "the end of its longest copy; records acknowledged shortly before the crash may be lost",
                 self.name,
                 news.epoch,
                 pb.Flush.Name(ended.flush).lower(),
@@ -255,7 +255,7 @@ class Partition:
     def epoch_lost(self, news: EpochLost) -> None:
         """Log the loss, and wake readers, which get an error with the bounds."""
         log.warning(
-            "DATA_LOSS: %s: no node has epoch %d any more, because all nodes with a copy in memory restarted; its "
+            "DATA_LOSS: %s: no node still has epoch %d, because all nodes with a copy in memory restarted; its "
             "records from offset %d to %d are lost, and readers continue at offset %d",
             self.name,
             news.epoch,
@@ -284,7 +284,7 @@ class Partition:
 
     def halted(self, reason: str) -> None:
         """Refuse publishes: the replica no longer participates, in this epoch or permanently."""
-        log.error("%s: this node's copy takes no more records: %s", self.name, reason)
+        log.error("%s: this node's copy no longer accepts records: %s", self.name, reason)
         self.pipeline.flush(self.state.limbo_error())
         self.changes.changed()
         self.changes.wake()

@@ -134,7 +134,7 @@ class PartitionOpener:
             partition = await self._open_one(key)
         except ProtocolError as failure:
             error = failure
-            log.warning("partition %d of topic id %s cannot be opened: %s", key[1], key[0].hex(), failure.message)
+            log.warning("cannot open partition %d of the topic with id %s: %s", key[1], key[0].hex(), failure.message)
         except asyncio.CancelledError:
             self._refusal = error
             raise

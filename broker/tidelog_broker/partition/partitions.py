@@ -101,7 +101,7 @@ class Partitions:
         if key in self._failed:
             raise self._failed[key]
         if key in self.closed:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{record.name}/{index} is being opened; send again")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"{record.name}/{index} is being opened; retry")
         raise ProtocolError(pb.NOT_OWNER, f"{record.name}/{index} is not stored on this node; request metadata again")
 
     def find(self, key: PartitionKey) -> Partition | None:
@@ -136,7 +136,10 @@ class Partitions:
         self.opening.soon(key, then)
 
     def known_epoch(self, key: PartitionKey) -> pb.EpochDescriptor | None:
-        """Return the newest epoch of a closed partition; None if this node has no decision and no promise about it."""
+        """Return the newest known epoch of a closed partition; None if it is open or unknown.
+
+        An epoch is known if this node has stored a decision or a promise about it.
+        """
         return self._chains.active(key) if key in self.closed else None
 
     def had(self, key: PartitionKey) -> bool:

@@ -91,7 +91,8 @@ class SnapshotWriter:
         if error is not None:
             # The log has the same state, unless another node has reported it: then nodes are asked for it again.
             log.warning(
-                "%s: the producer snapshot was not written, so the next start reads more of the log: %s",
+                "%s: cannot write the producer snapshot, so the next start of this node has to read more of the log: "
+                "%s",
                 self._state.name,
                 error,
             )

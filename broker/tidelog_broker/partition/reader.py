@@ -78,7 +78,7 @@ class PartitionReader:
         return not is_here and offset < backfill.complete_from
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
-        """Return committed batches from memory; None if `offset` is before the ring."""
+        """Return committed batches from memory, none if none is committed yet; None if `offset` is before the ring."""
         end = self._state.readable_until(offset)
         if offset >= end:
             return []

@@ -98,7 +98,7 @@ class RecordAges:
             self._oldest_us, self._refreshed_at = await self._stamp_at(start_offset), start_offset
 
     def describe(self, info: pb.PartitionInfo) -> None:
-        """Fill in the last results, and the next deletion of retention."""
+        """Fill in the ages found last and, if this node is the owner, the next deletion of retention."""
         state, config, found = self._state, self._state.topic.config, self._ages
         info.oldest_append_us, info.newest_append_us = self._oldest_us, found.newest_us
         if state.replica.state.owner is None or config.hold or config.cleanup not in DELETING:

@@ -48,7 +48,8 @@ class RecordDeletion:
         if offset > state.high_watermark:
             raise ProtocolError(
                 pb.OFFSET_OUT_OF_RANGE,
-                f"{state.name}: cannot delete records below offset {offset}: the log ends at {state.high_watermark}",
+                f"{state.name}: cannot delete records below offset {offset}; the offset must be at most the end of the "
+                f"log, {state.high_watermark}",
                 log_start_offset=state.log_start,
                 high_watermark=state.high_watermark,
             )

@@ -236,7 +236,7 @@ class Retention:
                 self._failed(error)
 
     def removable(self) -> int:
-        """Return the offset below which an owner's segments hold only deleted records and may be removed.
+        """Return the offset below which an owner's segments have only deleted records and may be removed; 0 if none.
 
         If a replica lacks some of them, the epoch may have to end.
         """
@@ -256,7 +256,7 @@ class Retention:
         return self._outdated(deleted, 0, min(committed, held))
 
     def _exceeds_laggard_bound(self, held: int) -> bool:
-        """Return whether the log has grown to the bound for records that a live replica lacks."""
+        """Return whether records above offset `held` exceed the size or age up to which they are kept for laggards."""
         bytes_max = self._state.topic.config.retention_bytes
         by_bytes = self._outdated(0, LAGGARD_GROWTH_FACTOR * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held
@@ -268,7 +268,10 @@ class Retention:
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def end_epoch(self) -> int:
-        """End the open epoch, because no replica lacks records of the next one. Return the number of attempts."""
+        """Begin to end the open epoch, because no replica lacks records of the next one; return the number of attempts.
+
+        Does nothing within `END_EPOCH_RETRY_S` of the last attempt.
+        """
         state = self._state
         epoch, now_s = state.epoch, self._loop.time()
         ending, tried_s, tried = self._ending
@@ -383,7 +386,9 @@ class Retention:
             )
 
     def producers_before(self, offset: int, committed: int) -> ProducerSnapshot | None:
-        """Return the producers' state at an offset, to be saved before records are deleted; None if it is unknown.
+        """Return the producers' state to be saved before the records below an offset are deleted.
+
+        None if a later snapshot has the same information, or the state is unknown or cannot be read, which is logged.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -420,7 +425,7 @@ class Retention:
         elif error is not None:
             # Until it is stored, a start treats deleted records as missing, and asks the owner.
             log.warning(
-                "%s: the log start could not be stored; after a restart this node asks the owner for it: %s",
+                "%s: the start offset of the log could not be stored; after a restart this node asks the owner for it: %s",
                 self._state.name,
                 error,
             )

@@ -64,7 +64,7 @@ class Scrubber:
         return damaged
 
     async def _read(self, partition: Partition, part: ScrubPart) -> bool:
-        """Read a segment; return whether it is damaged."""
+        """Read a segment; return whether it is damaged: False also if it cannot be read, or was deleted meanwhile."""
         one = Scrubbed(None, 0, is_done=False)
         while not one.is_done:
             if partition.state.refusal is not None or not is_held(partition.log, part):
@@ -77,7 +77,12 @@ class Scrubber:
                     one = await self._slice(partition, part, Scrubbed(at, 0, is_done=False))
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
-                    log.warning("%s: skipping the scrub of %s: %s", partition.name, part.path, error)
+                    log.warning(
+                        "%s: %s was not checked for damage and is checked by the next scrub: %s",
+                        partition.name,
+                        part.path,
+                        error,
+                    )
                     await asyncio.sleep(PAUSE_S)  # The cause may be too many open files.
                 return False
             await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or MIB))

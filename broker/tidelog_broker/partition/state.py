@@ -160,9 +160,10 @@ class PartitionState:
         return end
 
     def run_beside(self, offset: int) -> RunReaders | None:
-        """Return the readers of a copy before a lost epoch, which is not in the log, if it has the record at an offset.
+        """Return the readers of the copies beside the log that have the record at an offset.
 
-        None if the record is in the log, or if epochs in between may still be fetched.
+        Such copies are of epochs before a lost one. None if no copy has the record, if it is in the log, or if the
+        epochs between them and the log may still be fetched.
         """
         lost_below = self.replica.backfill.lost_below
         return self.log.detached.run_at(offset) if offset < min(lost_below, self.log.start_offset) else None
@@ -174,7 +175,7 @@ class PartitionState:
 
     @property
     def held_from(self) -> int:
-        """The first offset after which no epoch is lost."""
+        """The first offset from which on no epoch is lost."""
         return max(self.log_start, self.replica.backfill.lost_below)
 
     @property

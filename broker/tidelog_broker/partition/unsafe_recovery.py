@@ -80,7 +80,9 @@ class UnsafeRecovery:
         self._check()
         partition, replica = self._partition, self._replica
         epoch = partition.state.epoch
-        log.warning("%s: an operator has requested to end epoch %d without a quorum", partition.name, epoch)
+        log.warning(
+            "%s: an operator has requested to end epoch %d, without a quorum if necessary", partition.name, epoch
+        )
         replica.candidate.recover_unsafely(self._now_ms())
         partition.driver.tick()
         while partition.state.epoch == epoch and replica.state.halted is None and partition.state.refusal is None:
@@ -123,24 +125,26 @@ class UnsafeRecovery:
             holders = ", ".join(replica.state.active.placement)
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{replica.state.node_id} stores no copy of {name}'s open epoch {self._partition.state.epoch}; choose "
-                f"one of the nodes that do: {holders}",
+                f"{name}: node {replica.state.node_id!r} is not a replica of the open epoch "
+                f"{self._partition.state.epoch}; choose one of its replicas: {holders}",
             )
         if replica.state.doubt == "damaged":
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"{name}: the copy on {replica.state.node_id} is damaged; choose another node"
+                pb.INVALID_REQUEST,
+                f"{name}: the copy on node {replica.state.node_id!r} is damaged; choose another node",
             )
         if replica.backfill.incomplete:
             epochs = ", ".join(map(str, sorted(replica.backfill.incomplete)))
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{name}: the copy on {replica.state.node_id} lacks epochs {epochs}; choose another node",
+                f"{name}: the copy on node {replica.state.node_id!r} lacks records of epochs {epochs}; choose another "
+                "node",
             )
 
     def _halted_error(self) -> ProtocolError:
         return ProtocolError(
             pb.INVALID_REQUEST,
-            f"{self._partition.name}: the copy on {self._replica.state.node_id} cannot be used: "
+            f"{self._partition.name}: the copy on node {self._replica.state.node_id!r} cannot be used: "
             f"{self._replica.state.halted}; choose another node",
         )
 

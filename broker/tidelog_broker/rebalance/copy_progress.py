@@ -39,7 +39,7 @@ _NOT_OPEN: Final = frozenset({"away", "no owner"})
 
 
 async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) -> CopyReport:
-    """Ask a node for its copies of some partitions; empty if it does not answer in time."""
+    """Return a node's report on its copies of some partitions; empty if the request fails."""
     names = [pb.PartitionName(topic_id=topic_id, partition=index) for topic_id, index in keys]
     request = pb.Envelope(cluster_status=pb.ClusterStatus(partitions=names))
     try:
@@ -126,11 +126,12 @@ class NewCopies:
         if now_ms - copy.since_ms < STALLED_MS:
             return True
         log.warning(
-            "the new copy of partition %d of the topic with id %s on node %r has made no progress for %d s; this node "
-            "moves other partitions meanwhile",
+            "the new copy of partition %d of topic id %s on node %r has made no progress for %d s; this node moves "
+            "other partitions meanwhile; look for the cause in the log of node %r",
             key[1],
             key[0].hex(),
             node,
             STALLED_MS // 1000,
+            node,
         )
         return False

@@ -189,7 +189,7 @@ class Mover:
                 yield owned, plan, advice
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
-        """Move a partition, unless it was tried too often or the move would make its writers wait."""
+        """Begin to move a partition; return False if that was tried too often, or would make its writers wait."""
         if not self._is_able(owned, plan):
             return False
         epoch, tries = self._tries.get(owned.key, (-1, 0))
@@ -201,7 +201,7 @@ class Mover:
         others = ", ".join(node for node in plan.placement if node != plan.owner) or "none"
         topic_id = owned.key[0].hex()
         log.info(
-            "moving partition %d of topic id %s: new owner %s, other replicas %s",
+            "moving partition %d of topic id %s to owner %s and other replicas %s",
             owned.key[1],
             topic_id,
             plan.owner,

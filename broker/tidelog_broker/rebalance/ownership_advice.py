@@ -65,7 +65,7 @@ class Owned(NamedTuple):
 
 
 class Adviser(Protocol):
-    """The interface that a `Mover` requires of a source of advised moves, as opposed to requested ones."""
+    """Advises moves that a `Mover` makes without a request."""
 
     @property
     def again_s(self) -> float:
@@ -73,7 +73,10 @@ class Adviser(Protocol):
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return a better epoch for a partition, or None. Also called for partitions that must not move yet."""
+        """Return a better epoch for a partition; None if there is none.
+
+        Also called for partitions that must not move yet.
+        """
         ...
 
 

@@ -47,7 +47,7 @@ class PreferredOwner:
         self._here = EpochTimes()
         """For how long each partition's epoch has been examined without a change in the cluster."""
         self._preferred: dict[PartitionKey, int] = {}
-        """Epochs owned by the preferred node; cached, because the computation examines every node."""
+        """By partition the epoch that needs no other owner; cached, because the computation examines every node."""
 
     @property
     def again_s(self) -> float:

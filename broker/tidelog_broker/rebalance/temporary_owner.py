@@ -46,7 +46,10 @@ class TemporaryOwner:
         return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch by which a partition goes to a replica that may own it; None while no replica may."""
+        """Return the epoch in which a replica with the role ingestion owns the partition.
+
+        None if the owner has that role, or until a replica with it has kept up for `STEADY_S`.
+        """
         plan = self._cluster.ingestion_owner_plan(owned.key, owned.active, lagging=owned.lagging(self._now_ms()))
         if plan is None:
             self._could_go.broken(owned.key)

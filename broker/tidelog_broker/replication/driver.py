@@ -159,7 +159,7 @@ class ReplicaDriver:
         self._count(-self.queued_bytes)
 
     def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None:
-        """Pass a message of another node to the replica."""
+        """Pass a message of another node to the replica; drop appends while more than `QUEUED_BYTES_MAX` is queued."""
         kind = type(message)
         if self.stopped or (kind is pb.AppendBatch and self.queued_bytes > QUEUED_BYTES_MAX):
             return
@@ -288,7 +288,7 @@ class ReplicaDriver:
     def _carry_out(self, effect: Effect, listener: Listener) -> None:
         match effect:
             case Append() | Send() | CommitMoved():
-                raise AssertionError("handled by `_carry_on`")
+                raise AssertionError(f"`_carry_on` carries out {type(effect).__name__} itself")
             case ReadLog():
                 self._read(effect)
             case SyncAhead():
@@ -319,7 +319,11 @@ class ReplicaDriver:
                 return
             if found is None:
                 log.warning(
-                    "%s: cannot read epoch %d, which another node requested: %s", self.name, effect.epoch, error
+                    "%s: another node requested batches of epoch %d from offset %d, which cannot be read: %s",
+                    self.name,
+                    effect.epoch,
+                    effect.from_offset,
+                    error,
                 )
                 nothing = Position(effect.from_offset, 0)
                 found = BatchRange((), nothing, nothing)
@@ -436,7 +440,7 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
-        # Otherwise this is a follower without gaps: the append moves no deadline to an earlier time.
+        # An append at a follower without gaps moves no deadline to an earlier time.
         may_be_due = is_owner or self._in_doubt or not ok
         self._tell(len(group), ok=ok)
         if self._pumping:  # A write on the event loop: the outer call carries out the effects.

@@ -20,7 +20,7 @@ from tidelog_proto.process.hot_path_metrics import Tally
 
 
 class Neighbours(ClusterHints, Protocol):
-    """What `ReplicaDriver` requires to know the other nodes' liveness, and to send to them."""
+    """Reports which other nodes are alive, and sends the messages of a `ReplicaDriver` to them."""
 
     @property
     def is_alone(self) -> bool:
@@ -57,7 +57,7 @@ class Tools:
 
 
 class Listener(Protocol):
-    """What `ReplicaDriver` requires of the partition that it notifies on the event loop. Its methods must not raise."""
+    """The partition that a `ReplicaDriver` notifies of events, on the event loop. The methods must not raise."""
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Batches are durable on this node, as far as their epoch requires."""

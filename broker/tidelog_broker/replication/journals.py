@@ -25,7 +25,8 @@ EntryT = TypeVar("EntryT")
 
 FENCES_WORKER: Final = 0
 CHAINS_WORKER: Final = 1
-"""The keys of the two journals' appends: all appends to a journal run on one I/O worker, in order."""
+"""Keys of the appends to the journals of fences and of chains: one I/O worker makes all appends to a journal, in order.
+"""
 
 
 class Chains:
@@ -71,8 +72,8 @@ class Chains:
                 case "decision":
                     if key not in self._loaded:
                         raise DamagedError(
-                            f"the metadata journal of this node has a decision about partition {key[1]} of topic id "
-                            f"{key[0].hex()} without a genesis; {JOURNAL_REMEDY}"
+                            f"the metadata journal of this node has the end of an epoch of partition {key[1]} of topic "
+                            f"id {key[0].hex()}, but lacks the partition's first epoch; {JOURNAL_REMEDY}"
                         )
                     try:
                         self._loaded[key].extend(entry.decision)
@@ -119,7 +120,7 @@ class Chains:
         return chain
 
     def fence(self, key: PartitionKey, epoch: int) -> pb.FenceEntry | None:
-        """Return the fence of an epoch as stored when the node started."""
+        """Return the fence of an epoch as stored when the node started; None if none was stored."""
         return self._fences.get((*key, epoch))
 
     # --- writing ---------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
 
 
 def perform(view: ReplicaLog, effect: Step) -> bool:
-    """Carry out a write other than an append.
+    """Carry out a write other than an append; return False if nothing was written, so that the core plans again.
 
     Raises:
         StorageError: the disk failed.
@@ -130,13 +130,20 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             _finish_copy(view, effect)
         case DropCopy():
             log.info(
-                "%s: fetching the copy of epoch %d again, because it was compacted", store.directory.name, effect.epoch
+                "%s: epoch %d was compacted, so its copy on this node is fetched again",
+                store.directory.name,
+                effect.epoch,
             )
             store.copies.begin_anew(effect.epoch, effect.end_offset)
         case KeepProducers():
             return _keep_producers(view, effect)
         case SetAside():
-            log.error("%s: epoch %d on this node cannot be used: %s", store.directory.name, effect.epoch, effect.reason)
+            log.error(
+                "%s: setting aside the copy of epoch %d on this node: %s",
+                store.directory.name,
+                effect.epoch,
+                effect.reason,
+            )
             unreadable = store.unreadable_epoch
             if (
                 effect.epoch == unreadable
@@ -154,12 +161,14 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
         if not view.producers.knows_at(effect.for_epoch):
             snapshot = ProducerSnapshot(effect.epoch, effect.offset, effect.digest, effect.payload)
             if effect.epoch != effect.for_epoch and not view.producers.counts(snapshot):
-                return False  # The log does not reach this offset yet.
+                return False  # The snapshot is not valid for this log, which may not reach its offset yet.
             view.store.save_producer_snapshot(
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )
     except DiskFullError as error:
-        log.warning("%s: the producer state of another node is not stored yet: %s", view.store.directory.name, error)
+        log.warning(
+            "%s: the producer state from another node cannot be stored now: %s", view.store.directory.name, error
+        )
         return False
     return True
 
@@ -180,7 +189,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         return False
     except NotHeldError as error:
         # The copy to be resumed is missing, so the core plans again.
-        log.warning("%s: the copy of epoch %d cannot be continued: %s", store.directory.name, effect.epoch, error)
+        log.warning("%s: the partial copy of epoch %d is missing: %s", store.directory.name, effect.epoch, error)
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
         return False  # A complete copy of another version was removed from the log meanwhile, so the core plans again.
@@ -200,7 +209,12 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         return False
     except (DivergedError, NotHeldError) as error:
         # The core detects that and sets the copy aside, or retention has just removed the copy.
-        log.warning("%s: the copy of epoch %d cannot be continued: %s", store.directory.name, effect.epoch, error)
+        log.warning(
+            "%s: batches cannot be added to the partial copy of epoch %d: %s",
+            store.directory.name,
+            effect.epoch,
+            error,
+        )
     except StorageError:
         raise
     except ProtocolError as error:
@@ -215,7 +229,10 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
 
 
 def _continues(position: LogPosition, effect: AppendPartialCopy) -> bool:
-    """Return whether an earlier process's partial copy, longer than the core expected, has the received batches."""
+    """Return whether an earlier process's partial copy can be continued with, or already covers, the received batches.
+
+    It ends at or before the first of them, at the end of one of them, or after the last.
+    """
     if position.offset <= effect.base_offset:
         return True
     ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]
@@ -227,7 +244,9 @@ def _finish_copy(view: ReplicaLog, effect: FinishPartialCopy) -> None:
         if view.store.copies.copy_position(effect.epoch) is not None:
             view.store.copies.finish_copy(effect.epoch, effect.decided)
     except NotHeldError as error:
-        log.warning("%s: the copy of epoch %d is not complete: %s", view.store.directory.name, effect.epoch, error)
+        log.warning(
+            "%s: the partial copy of epoch %d cannot be completed: %s", view.store.directory.name, effect.epoch, error
+        )
     except DivergedError as error:  # The core then fetches the epoch again.
         log.warning("%s: fetching epoch %d again: %s", view.store.directory.name, effect.epoch, error)
         view.store.copies.abandon_copy(effect.epoch)
@@ -241,19 +260,19 @@ LARGE_BYTES: Final = 64 * 1024
 """Handing a smaller write to a worker costs more than the copy itself, even into slow memory."""
 
 WORTH_S: Final = 150e-6
-"""While large writes are slow, one that is expected to take longer than this goes to a worker."""
+"""While large writes are slow, a large one that is expected to take longer than this goes to a worker."""
 
 SLOW_S_PER_BYTE: Final = 0.5e-9
-"""Large writes are slow if they take longer than this, that is, below 2 GB/s."""
+"""Large writes are slow if they take longer than this for each byte, that is, below 2 GB/s."""
 
 TRIED_S: Final = 0.05
-"""Minimum time between two such writes that the event loop tries nevertheless, to measure their speed again."""
+"""Minimum time between two such writes that the event loop makes nevertheless, to measure their speed again."""
 
 TRIED_SHARE: Final = 0.02
-"""Maximum share of the event loop's time for these tries, which lengthens the time between two of them."""
+"""Maximum share of the event loop's time for these writes, which lengthens the time between two of them."""
 
 SLOW_S: Final = 0.005
-"""Writes on the event loop pause for `PAUSE_S` after one that took longer than this and waited meanwhile."""
+"""After a write on the event loop that took longer than this because the thread slept, workers write for `PAUSE_S`."""
 
 PAUSE_S: Final = 0.5
 

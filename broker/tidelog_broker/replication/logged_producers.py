@@ -57,7 +57,8 @@ class LoggedProducers:
 
         Returns:
             None for the table if the log does not reach `offset` without a gap, from a snapshot or from
-            `log_start`, below which retention has deleted. An incomplete table has a `known_from`.
+            `log_start`, below which retention has deleted; also if it cannot be read, which is logged. An incomplete
+            table has a `known_from`. The timestamp is 0 if it is unknown.
         """
         if offset == 0:
             return ProducerTable(), 0
@@ -67,15 +68,18 @@ class LoggedProducers:
             return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
             log.warning(
-                "%s: the producer state cannot be read from the log, and is fetched from other nodes when "
-                "it is needed: %s",
+                "%s: the producer state cannot be read from the log; it is fetched from other replicas, if "
+                "any, when it is needed: %s",
                 self.store.directory.name,
                 error,
             )
             return None, 0
 
     def _last_append_us(self, offset: int) -> int:
-        """Return the append time of the last batch before an offset; for a derived one, slightly later."""
+        """Return the append time of the last batch before an offset that has one; for a derived batch, slightly later.
+
+        0 if no batch of the log has one.
+        """
         while offset > self.store.start_offset:
             last = next(self.store.reader.scan_headers(offset - 1), None)
             if last is None or last.append_timestamp_us:
@@ -250,7 +254,10 @@ class LoggedProducers:
         return (table, last) if at == offset else (None, None)
 
     def _snapshot_at_most(self, offset: int) -> ProducersAt | None:
-        """Return the newest of the valid snapshots with the most complete state, and the headers after it."""
+        """Return the newest of the valid snapshots with the most complete state, and the headers after it.
+
+        Only snapshots at or before `offset` count; None if none of them is valid.
+        """
         best: ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (headers_after := self._headers_after(snapshot)) is not None:

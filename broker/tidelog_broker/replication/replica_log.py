@@ -84,8 +84,8 @@ class ReplicaLog:
             raise
         except ProtocolError as error:  # Damage is reported elsewhere, and a new owner asks other nodes.
             log.warning(
-                "%s: the producer state cannot be read from the log, and is fetched from other nodes when "
-                "it is needed: %s",
+                "%s: the producer state cannot be read from the log; it is fetched from other replicas, if "
+                "any, when it is needed: %s",
                 self.store.directory.name,
                 error,
             )
@@ -111,7 +111,10 @@ class ReplicaLog:
         if store.limbo is None:
             return
         log.warning(
-            "%s/%d: the log on this node takes no appends: %s", store.name.topic, store.name.partition, store.limbo
+            "%s/%d: the log on this node takes no appends until it is repaired: %s",
+            store.name.topic,
+            store.name.partition,
+            store.limbo,
         )
         while (epoch := store.unreadable_epoch) is not None and epoch < active and self._others_hold(epoch):
             store.copies.set_aside(epoch, "the epoch cannot be opened")
@@ -160,7 +163,7 @@ class ReplicaLog:
                 try:
                     self.store.repair.mark_short(active)
                 except DiskFullError as error:  # Retention may free space once the node has started.
-                    log.warning("%s; the next start records the machine crash again", error.message)
+                    log.warning("%s; the next start tries again to record the machine crash", error.message)
                     self.is_reboot_noted = False
             self._short = self._rebooted or self.store.repair.is_marked_short(active)
         if newest is not None and newest.epoch == active and newest.is_lost:
@@ -220,7 +223,9 @@ class ReplicaLog:
                 engine=self.engine(epoch),
             )
         except (NotHeldError, DiskFullError) as error:
-            log.warning("%s: the copy of epoch %d cannot be resumed: %s", self.store.directory.name, epoch, error)
+            log.warning(
+                "%s: the partial copy of epoch %d cannot be opened: %s", self.store.directory.name, epoch, error
+            )
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:
@@ -281,19 +286,37 @@ class ReplicaLog:
         return held.start_offset if held is not None else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """Return the running digest at a batch boundary; None if the offset is not a boundary or not in this log."""
+        """Return the running digest at a batch boundary of an epoch.
+
+        None if the offset is not a boundary, this log lacks it, or the lookup fails, which is logged.
+        """
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
-            log.warning("%s: the digest at offset %d cannot be read: %s", self.store.directory.name, offset, error)
+            log.warning(
+                "%s: the digest of epoch %d at offset %d cannot be read: %s",
+                self.store.directory.name,
+                epoch,
+                offset,
+                error,
+            )
             return None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """Return the base offset of the batch that holds an offset; None if there is none."""
+        """Return the base offset of the batch of an epoch that holds an offset.
+
+        None if no batch does, the epoch has no complete copy, or the lookup fails, which is logged.
+        """
         try:
             return self.store.reader.batch_start(epoch, offset)
         except ProtocolError as error:
-            log.warning("%s: no batch at offset %d can be found: %s", self.store.directory.name, offset, error)
+            log.warning(
+                "%s: cannot look up the batch of epoch %d at offset %d: %s",
+                self.store.directory.name,
+                epoch,
+                offset,
+                error,
+            )
             return None
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:

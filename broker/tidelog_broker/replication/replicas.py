@@ -170,7 +170,11 @@ class Replication:
         self._adopt = adopt
 
     def receive(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
-        """Handle a one-way message of another node. A message without a recipient is dropped; the sender repeats it."""
+        """Handle a one-way message of another node.
+
+        If the partition is not open here, the message is dropped and the sender repeats it; meanwhile the partition is
+        opened, or the sender gets the answer that its topic was deleted.
+        """
         if self._adopt is None:
             return
         key = (message.topic_id, message.partition)

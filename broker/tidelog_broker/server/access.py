@@ -205,7 +205,7 @@ class AccessChecks:
         if envelope.HasField("caller"):
             if connection.peer_id is None:
                 raise ProtocolError(
-                    pb.INVALID_REQUEST, "only nodes may name the caller of a request; leave caller unset"
+                    pb.INVALID_REQUEST, f"only nodes may name the caller of a request; leave `caller` of {kind} unset"
                 )
             request.session = self._valid_session(self._session_of(envelope.caller))
         else:
@@ -233,7 +233,8 @@ class AccessChecks:
         """Use the session of the caller that a gateway's ticket names; count and audit a refused ticket."""
         connection = request.connection
         if connection.peer_id is not None or kind in _SELF_KINDS:
-            raise ProtocolError(pb.INVALID_REQUEST, f"{kind} cannot be sent on behalf of another caller")
+            what = "a node cannot send a request" if connection.peer_id is not None else f"{kind} cannot be sent"
+            raise ProtocolError(pb.INVALID_REQUEST, f"{what} with the ticket of another caller; leave on_behalf empty")
         try:
             request.session = self._on_behalf.session(connection, request.envelope.on_behalf)
         except ProtocolError as error:
@@ -270,7 +271,7 @@ def end_reason(broker: Broker, session: Session) -> str:
 
 
 def _recorded_end(broker: Broker, session: Session) -> str:
-    """Return `end_reason` without the checks of local files, which may differ between nodes for a while."""
+    """Return `end_reason` without the checks of local key files, which may differ between nodes; "" if still valid."""
     if session.expired(time.time_ns() // 1000):
         return "the credentials have expired"
     if session.identity:
@@ -327,7 +328,11 @@ def evaluate_access(session: Session | None, question: pb.AccessTest, broker: Br
     if session is not None and question.principal and question.principal != session.principal:
         session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
     if question.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or question.resource == pb.RESOURCE_UNSPECIFIED:
-        raise ProtocolError(pb.INVALID_REQUEST, "an access test must name an operation and a kind of resource")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            "an access test must name one operation, not all, and a kind of resource, got operation "
+            f"{operation_name(question.operation)} and resource {resource_name(question.resource)}",
+        )
     principal = question.principal or (session.principal if session is not None else "")
     if not principal:
         return pb.AccessTestReply(allowed=True, because="this node does not authenticate callers (auth = none)")

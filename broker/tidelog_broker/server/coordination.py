@@ -42,6 +42,6 @@ async def founded(broker: Broker) -> None:
     while not broker.groups.is_founded():
         if broker.loop.time() >= deadline_s or broker.lifecycle.stopping:
             raise ProtocolError(
-                pb.EPOCH_CHANGING, "this node does not know the topic __offsets yet, which stores groups; retry"
+                pb.EPOCH_CHANGING, "this node has not loaded the topic __offsets yet, which stores the groups; retry"
             )
         await asyncio.sleep(_LOOK_S)

@@ -57,7 +57,8 @@ class GatewayTickets:
         if gateway is None:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "this node does not authenticate callers (auth = none) and accepts no tickets; set auth = required",
+                "this node does not authenticate callers (auth = none), so it accepts no tickets; set auth = "
+                "required on it",
             )
         gateway.check(pb.OP_IMPERSONATE, pb.RES_CLUSTER, "")
         now_us = time.time_ns() // 1000

@@ -83,7 +83,7 @@ async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, de
         async with asyncio.timeout_at(deadline_s):
             counts = await asyncio.gather(*(_created_count(broker, key, creator) for key in broker.groups.all_keys()))
     except TimeoutError:
-        raise _uncounted_error(creator, "not all coordinators have answered") from None
+        raise _uncounted_error(creator, f"not all coordinators have answered within {COUNT_TIMEOUT_S:g} s") from None
     except ProtocolError as error:
         raise _uncounted_error(creator, str(error)) from error
     existing = sum(counts)

@@ -345,7 +345,7 @@ class Server:
                 raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer; its correlation id must be 0")
             raise ProtocolError(pb.UNKNOWN_KIND, _unknown_kind(kind, request))
         if not request.connection.greeted and kind not in _GREETINGS:
-            raise ProtocolError(pb.HELLO_REQUIRED, "HELLO must be the first request of a connection")
+            raise ProtocolError(pb.HELLO_REQUIRED, f"HELLO must be the first request of a connection, got {kind}")
         if self.broker.lifecycle.starting and kind not in _WHILE_STARTING:
             raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; retry, or use another node")
         if self.broker.lifecycle.stopping:

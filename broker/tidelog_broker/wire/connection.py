@@ -348,7 +348,9 @@ class Connection(asyncio.BufferedProtocol):
     def close_stalled(self, stalled_s: float) -> None:
         """Close the connection: the client has read nothing for too long."""
         if self._transport is not None:
-            log.info("closing client %r: it has read nothing for %.1f s", self.client_id, stalled_s)
+            log.info(
+                "closing the connection of client %r: it has not read its replies for %.1f s", self.client_id, stalled_s
+            )
             self.server.metrics.stalled.inc()
             self._transport.abort()
 
@@ -360,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
     def _close_slow(self, size_bytes: int, come_bytes: int) -> None:
         progress = f"{come_bytes} of {size_bytes} bytes received"
         log.info(
-            "closing slow client %r: %s, and the request budget (node_in_flight_bytes) is exhausted",
+            "closing the connection of slow client %r: %s, and the request budget (node_in_flight_bytes) is exhausted",
             self.client_id,
             progress,
         )
@@ -387,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the server and the handlers ---------------------------------------------------------------
 
     def certificate(self) -> Mapping[str, Any] | None:
-        """Return the verified certificate of the other end; None if it has none."""
+        """Return the verified certificate of the other end; None if it has none, or without TLS or a connection."""
         certificate: Mapping[str, Any] | None = None
         if self._transport is not None:
             certificate = self._transport.get_extra_info("peercert")
@@ -578,7 +580,10 @@ class Connection(asyncio.BufferedProtocol):
         return is_admitted
 
     def _has_room_for(self, size_bytes: int) -> bool:
-        """Count the bytes of a request in the node's budget and in the account's rate, if the limits allow it."""
+        """Return whether the limits allow a request; if so, count its bytes in the node's budget.
+
+        The account's rate counts the bytes of a client's request in either case.
+        """
         if self.inbox is not None:
             left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
             if self._requests >= FORWARDED_IN_FLIGHT_MAX or (self._in_flight_bytes and size_bytes > left_bytes):

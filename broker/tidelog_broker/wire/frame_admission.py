@@ -46,7 +46,7 @@ class FrameAdmission:
         too_slow: Callable[[int, int], None],
     ) -> None:
         self.size_bytes: int | None = None
-        """Budget share of a frame that is admitted and not yet a request."""
+        """Budget share of a frame that is admitted and not yet a request; None without such a frame."""
         self._budget = budget
         self._slow_senders = slow_senders
         self._arrived_bytes = arrived_bytes
@@ -122,7 +122,7 @@ class FrameAdmission:
             self._unwatch()
 
     def forget(self) -> int | None:
-        """Drop an incomplete frame; return the share of its request, if it was admitted."""
+        """Drop an incomplete frame; return the budget share of its request, None if that was not admitted."""
         self._unwatch()
         self._give_back_envelope()
         size_bytes, self.size_bytes = self.size_bytes, None

@@ -352,9 +352,9 @@ class Link(asyncio.BufferedProtocol):
     async def greet(
         self, own: Identity, *, called: str, timeout_s: float, incarnations: HandshakeIncarnations | None = None
     ) -> int:
-        """Authenticate both nodes and compare their incarnations; return the other node's incarnation.
+        """Authenticate both nodes, and compare their incarnations if `incarnations` is given.
 
-        `called` is the expected id of the other node.
+        Return the other node's incarnation. `called` is the expected id of that node.
 
         Raises:
             ProtocolError: one node rejects the other, or the other end does not answer as a node does.
@@ -494,7 +494,9 @@ class Link(asyncio.BufferedProtocol):
         ):
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"too many requests or bytes wait to be sent to node {self.peer_id!r}, or for its answer; retry",
+                f"{len(self._requests.waiting)} requests to node {self.peer_id!r} wait for answers, and "
+                f"{self.waiting_bytes + size_bytes:,} bytes wait to be sent; the limits are {FORWARDED_IN_FLIGHT_MAX} "
+                f"requests and {self._queue_bytes:,} bytes (peer_queue_bytes); retry",
                 retry_after_ms=RETRY_MS,
             )
         envelope.correlation_id = self._requests.last_id + 1
@@ -550,16 +552,18 @@ class Link(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------------- internals
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        """Accept the answers of pending requests; the attachment of any other answer is discarded."""
+        """Return False to discard the attachment of a frame that does not answer a pending request."""
         if envelope.correlation_id == 0 and attachment_bytes:
-            raise ProtocolError(pb.MALFORMED_FRAME, "received an attachment without a request for it")
+            what = f"received {envelope.WhichOneof('kind')!r} with an attachment, but without a correlation id"
+            raise ProtocolError(pb.MALFORMED_FRAME, f"{what}; only answers may have an attachment")
         return envelope.correlation_id in self._requests.waiting or not attachment_bytes
 
     def _answered(self, frame: Frame) -> None:
         envelope = frame.envelope
         if envelope.correlation_id == 0:
-            if envelope.WhichOneof("kind") != "error":
-                raise ProtocolError(pb.MALFORMED_FRAME, "received a message that answers no request")
+            if (kind := envelope.WhichOneof("kind")) != "error":
+                what = f"received {kind!r} without a correlation id; only errors may be sent without one"
+                raise ProtocolError(pb.MALFORMED_FRAME, what)
             self.close(str(_error_of(envelope.error)))
             return
         pending = self._requests.waiting.pop(envelope.correlation_id, None)
@@ -586,7 +590,7 @@ def _write(transport: asyncio.Transport, parts: Sequence[bytes | memoryview], si
 
 def _expect(answer: pb.Envelope, kind: str) -> None:
     if answer.WhichOneof("kind") != kind:
-        raise ProtocolError(pb.MALFORMED_FRAME, f"expected a {kind}, got a {answer.WhichOneof('kind')}")
+        raise ProtocolError(pb.MALFORMED_FRAME, f"received the answer {answer.WhichOneof('kind')!r}; expected {kind!r}")
 
 
 def _error_of(error: pb.Error) -> ProtocolError:

@@ -88,7 +88,8 @@ class Management:
             listener = _listen(host, port)
         except OSError as error:
             raise OSError(
-                error.errno, f"cannot listen on {host}:{port} for the management port: {error.strerror}"
+                error.errno,
+                f"cannot listen on {host}:{port}: {error.strerror}; change management_host or management_port",
             ) from error
         bound = int(listener.getsockname()[1])
         self._loop = asyncio.new_event_loop()
@@ -180,7 +181,9 @@ class _Serving:
             try:
                 await self._let_in(visit, connection, counted_address(address[0]))
             except Exception:  # A failing connection must not end the server.
-                log.exception("a connection to the management port failed")
+                log.exception(
+                    "closing a connection from %s to the management port, because it raised an error", address[0]
+                )
                 connection.close()
                 self.left(visit)
 

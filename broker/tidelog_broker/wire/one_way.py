@@ -191,8 +191,8 @@ def _kind_and_sizes(message: LinkMessage, batches: Sequence[memoryview]) -> tupl
     if message_bytes > MESSAGE_BYTES_MAX or attachment_bytes > ATTACHMENT_BYTES_MAX:
         raise ProtocolError(
             pb.FRAME_TOO_LARGE,
-            f"a {kind} has {message_bytes} bytes and {attachment_bytes} bytes of batches; at most {MESSAGE_BYTES_MAX} "
-            f"and {ATTACHMENT_BYTES_MAX} fit in an envelope",
+            f"a message {kind!r} has {message_bytes} bytes (limit {MESSAGE_BYTES_MAX}), and its batches have "
+            f"{attachment_bytes} bytes (limit {ATTACHMENT_BYTES_MAX})",
         )
     return kind, message_bytes, attachment_bytes
 
@@ -225,9 +225,11 @@ class OneWay:
 VERIFY_ON_LOOP_BYTES: Final = 256 * KIB
 """Up to this size batches are verified on the event loop, which takes less time than a thread switch."""
 
-VERIFY_FEW_BYTES: Final = 4 * MIB
 FEW_BATCHES: Final = 16
-"""Up to this size a few batches are verified on the event loop: checksums dominate the cost, they take less time than
+"""Maximum number of batches that are few, see `VERIFY_FEW_BYTES`."""
+
+VERIFY_FEW_BYTES: Final = 4 * MIB
+"""Up to this size few batches are verified on the event loop: checksums dominate the cost, they take less time than
 copying the batches did, and a thread on the same core saves nothing."""
 
 Received = Callable[[str, LinkMessage, Sequence[Batch]], None]
@@ -300,9 +302,9 @@ class Inbox:
         elif not budget.take(size_bytes):
             self._dropped.inc()
             log.warning(
-                "dropping %d bytes of batches from node %r, which this node requests again later: batches of all nodes "
-                "arrive faster than this node verifies and writes them, and have filled peers_in_flight_bytes; check "
-                "the load of this node's processor and disk",
+                "dropping %d bytes of batches from node %r, which this node requests again later: the batches that it "
+                "has yet to verify and write have reached the limit peers_in_flight_bytes; check the load of this "
+                "node's processor and disk",
                 size_bytes,
                 self.node_id,
             )
@@ -321,12 +323,18 @@ class Inbox:
         assert size_bytes >= attachment_bytes
         kind = frame.envelope.WhichOneof("kind")
         if kind not in ONE_WAY_KINDS:
-            raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id is not a one-way message")
+            raise ProtocolError(
+                pb.UNKNOWN_KIND,
+                f"node {self.node_id!r} sent a message of kind {kind or 'unknown'} without a correlation id; only "
+                "one-way messages may omit it",
+            )
         message: Any = getattr(frame.envelope, kind)
         entries: Sequence[Any] = (message,) if kind in SINGLE_KINDS else message.entries
         if len(entries) > ENTRIES_PER_PEER_MESSAGE_MAX:
             raise ProtocolError(
-                pb.MALFORMED_FRAME, f"a {kind} has {len(entries)} entries, the limit is {ENTRIES_PER_PEER_MESSAGE_MAX}"
+                pb.MALFORMED_FRAME,
+                f"node {self.node_id!r} sent {kind!r} with {len(entries)} entries; the limit is "
+                f"{ENTRIES_PER_PEER_MESSAGE_MAX}",
             )
         parts: Sequence[memoryview] = ()
         if kind in KINDS_WITH_BATCHES:
@@ -336,7 +344,9 @@ class Inbox:
                 parts = split_attachment(attachment, [entry.length for entry in entries])
         elif attachment_bytes:
             raise ProtocolError(
-                pb.MALFORMED_FRAME, f"a {kind} must not have an attachment, got one of {attachment_bytes} bytes"
+                pb.MALFORMED_FRAME,
+                f"node {self.node_id!r} sent {kind!r} with an attachment of {attachment_bytes} bytes; this kind of "
+                "message must not have one",
             )
         self._arriving_bytes = 0
         self._bytes_in.value += attachment_bytes
@@ -361,7 +371,9 @@ class Inbox:
     def _verified(self, message: _WaitingMessage, outcomes: _Outcomes | None, error: BaseException | None) -> None:
         """Record the result of a verification and deliver all messages that are ready."""
         if outcomes is None:
-            log.error("verifying a message from node %r failed: %r", self.node_id, error, exc_info=error)
+            log.error(
+                "verifying batches from node %r failed, so they are dropped: %r", self.node_id, error, exc_info=error
+            )
             outcomes = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
         message.outcomes = outcomes
         while self._waiting:
@@ -388,7 +400,11 @@ class Inbox:
                 try:
                     self._received(self.node_id, entry, batches)
                 except Exception:  # A bug in the handling of one partition's message must not affect other messages.
-                    log.exception("processing a %s from node %r failed", type(entry).__name__, self.node_id)
+                    log.exception(
+                        "skipping a message %s from node %r, because processing it raised an error",
+                        type(entry).__name__,
+                        self.node_id,
+                    )
         if size_bytes:
             self._budget.used_bytes -= size_bytes
 

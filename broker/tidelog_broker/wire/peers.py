@@ -62,8 +62,8 @@ class Peers:
             if old.inbox.incarnation > incarnation:
                 raise ProtocolError(
                     pb.FORBIDDEN,
-                    f"a later start of node {node_id!r} is connected; stop this process, or the other one if that runs "
-                    "on a copy of the data directory",
+                    f"another process with the node id {node_id!r} is connected, and it was started later; stop this "
+                    "process, or the other one if that runs on a copy of the data directory",
                 )
             old.inbox.close()  # Messages of the old connection must not be delivered after those of the new one.
             old.cut_off()

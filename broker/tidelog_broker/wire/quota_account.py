@@ -178,8 +178,8 @@ class Account:
         if bound is not None and len(self.clients) >= bound:
             raise ProtocolError(
                 pb.QUOTA_EXCEEDED,
-                f"{self.name!r} has {len(self.clients)} connections to this node, its limit is {bound}; close some, or "
-                "raise the quota",
+                f"{self.name!r} has {len(self.clients)} connections to this node, and its limit is {bound}; close "
+                "some, or raise the limit with: tidelog quota set SUBJECT --connections N",
                 retry_after_ms=CONNECTIONS_RETRY_MS,
             )
         self.clients[client] = meters
@@ -325,7 +325,7 @@ class Account:
             self._consume.take(size_bytes, self._now_s())
 
     def read_bytes_max(self, bytes_max: int) -> int:
-        """Limit the bytes that a fetch reads to what its rate pays for within a second."""
+        """Return `bytes_max`, or less if the rate of the account pays for less in a second."""
         bound = self.limits.consume_bytes
         return bytes_max if bound is None else min(bytes_max, bound)
 

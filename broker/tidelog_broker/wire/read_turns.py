@@ -142,5 +142,5 @@ def _have_turn(sender: TurnTaker) -> None:
     try:
         sender.take_turn()
     except Exception:  # A failing connection must not block the others.
-        log.exception("closing a client connection, because processing its received data raised an error")
+        log.exception("closing a client connection, because processing the received data raised an error")
         sender.cut_off()

@@ -110,11 +110,15 @@ class SendBacklog:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether the connection's oldest unsent write is younger than `PROMPT_S`."""
+        """Whether the connection's oldest unsent write is younger than `PROMPT_S`, or nothing is unsent."""
         return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
-        """Return whether this much may be sent: it fits the share, or it fits the budget and nothing else is unsent."""
+        """Return whether this much may be sent; always to nodes.
+
+        To a client it may if it fits the connection's share, or if nothing else is unsent on the connection and it fits
+        the budget or is alone in it.
+        """
         outgoing = self._outgoing
         if self.is_node or size_bytes <= self.room_bytes:
             return True

@@ -40,7 +40,9 @@ def tune(link: socket.socket) -> None:
 
 
 def peer_has_closed(connected: socket.socket) -> bool:
-    """Return whether the peer of a TCP connection has closed its side; False if the platform does not report that.
+    """Return whether the peer of a TCP connection has closed its side, or the socket was closed here.
+
+    False if the platform does not report that.
 
     Works while nothing is read from the connection.
     """

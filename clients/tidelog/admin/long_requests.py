@@ -45,8 +45,8 @@ async def wait_with_probes(
             if quiet_s >= SILENT_S_MAX:
                 host, port = connection.address
                 raise ConnectionLostError(
-                    f"{host}:{port} {what} {topic!r}/{partition} and has been silent for {quiet_s:.0f} s; the outcome "
-                    "is unknown: check the node, then repeat the request"
+                    f"node {host}:{port} {what} {topic!r}/{partition} and has been silent for {quiet_s:.0f} s; the "
+                    "outcome is unknown: check the node, then repeat the request"
                 )
             if quiet_s >= PROBE_AFTER_S:
                 router.probe(topic, partition, connection)

@@ -58,7 +58,7 @@ async def delete_records(
         if isinstance(before, int) and requested is None and len(numbers) > 1:
             raise InvalidRequestError(
                 f"topic {topic!r} has {len(numbers)} partitions, and offset {before} cannot apply to all: pass "
-                f"partitions=[...]"
+                "partitions=[NUMBER] (--partition NUMBER in the command), or a time instead of the offset"
             )
         failures: list[TidelogError] = []
         for group in in_requests([number for number in numbers if number not in starts]):

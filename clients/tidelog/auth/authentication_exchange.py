@@ -62,7 +62,8 @@ class SingleStepExchange:
     async def answer(self, challenge: pb.HelloChallenge) -> pb.Credentials:  # noqa: ARG002 - see `AuthenticationExchange`
         """See `AuthenticationExchange`."""
         raise UnauthenticatedError(
-            "the node requires a password, but this client has other credentials; pass a Password"
+            "the node requires a user name and password, but this client has other credentials; pass "
+            "credentials=Password(user, password)"
         )
 
     def check(self, reply: pb.HelloReply) -> None:

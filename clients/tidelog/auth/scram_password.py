@@ -107,12 +107,14 @@ async def user_of(name: str, password: str, roles: tuple[str, ...] = ()) -> pb.S
     Raises:
         InvalidRequestError: the name or password is invalid.
     """
+    what = "password"
     try:
         if len(saslprep(password)) < PASSWORD_CHARS_MIN:
             raise InvalidRequestError(
                 f"a password must have at least {PASSWORD_CHARS_MIN} characters, got {len(saslprep(password))}"
             )
         verifier = await asyncio.to_thread(verifier_of, password, secrets.token_bytes(SCRAM_SALT_BYTES))
+        what = f"user name {name!r}"
         return pb.ScramUser(
             name=user_name(name),
             roles=roles,
@@ -122,4 +124,4 @@ async def user_of(name: str, password: str, roles: tuple[str, ...] = ()) -> pb.S
             server_key=verifier.server_key,
         )
     except ValueError as error:
-        raise InvalidRequestError(f"invalid user name or password: {error}") from error
+        raise InvalidRequestError(f"invalid {what}: {error}") from error

@@ -68,7 +68,7 @@ class LoopThread:
         self.check_other_thread()
         with self._lock:
             if self._closed:
-                raise ClosedError("the client is closed")
+                raise ClosedError("the client is closed; create a new one")
             if self._loop is None:
                 self._start()
             assert self._loop is not None
@@ -85,7 +85,9 @@ class LoopThread:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
             raise ClosedError(
-                "the client was closed during the call; wait for calls in other threads before close()", definite=False
+                "the client was closed during the call, whose outcome is unknown; before close(), wait for the calls "
+                "in other threads",
+                definite=False,
             ) from None
 
     def check(self) -> None:
@@ -97,7 +99,7 @@ class LoopThread:
         if os.getpid() != self._pid:
             raise ForkedError("this client was created before a fork; create a new one in the child process")
         if self._closed:
-            raise ClosedError("the client is closed")
+            raise ClosedError("the client is closed; create a new one")
 
     def check_other_thread(self) -> None:
         """Refuse a call in the loop's own thread.
@@ -150,8 +152,8 @@ class LoopThread:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
             _log.exception(
-                "a callback raised %r in the client's thread %r, which has no effect there; exit from the main thread "
-                "instead",
+                "a callback raised %r in the client's thread %r, where it does not end the process; end the process "
+                "from the main thread instead",
                 error,
                 self._name,
             )

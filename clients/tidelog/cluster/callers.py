@@ -33,7 +33,7 @@ LOGINS_MAX: Final = 3
 
 
 class Caller(Protocol):
-    """What `Client` requires of the principal on whose behalf it sends requests."""
+    """Provides the name and the tickets of the principal on whose behalf `Client` sends requests."""
 
     @property
     def principal(self) -> str:
@@ -94,7 +94,7 @@ class CallerTickets:
         """Pause the principal's publishes if a node rejects them for more than `CHECK_INTERVAL_S`.
 
         Returns:
-            False if the rejection is shorter, so that nothing is paused.
+            False if nothing is paused: the rejection is not longer, or requests are the client's own.
         """
         if self.caller is None or error.retry_after_ms <= CHECK_INTERVAL_S * 1000:
             return False
@@ -176,8 +176,8 @@ async def identify_by_password(
         if not reply.HasField("challenge"):
             parse_identify_reply(reply)
             raise NodeUnreachableError(
-                "a node answered a SCRAM login without a challenge, because its release does not support passwords; "
-                "upgrade the nodes"
+                "a node did not answer a password login with a SCRAM challenge, because its release does not support "
+                "passwords; upgrade all nodes"
             )
         try:
             answer = await exchange.answer(reply.challenge)

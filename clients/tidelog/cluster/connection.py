@@ -399,7 +399,11 @@ class Connection(asyncio.BufferedProtocol):
             self.close(self._ended_by(error_of(frame.envelope.error, self.name)))
             return
         if kind != "subscription_ended":
-            raise ProtocolError(pb.UNKNOWN_KIND, f"received a pushed message of unknown kind {kind}")
+            raise ProtocolError(
+                pb.UNKNOWN_KIND,
+                f"received {kind!r} without a correlation id; only message_event, subscription_ended and error may "
+                "omit it",
+            )
         ended = frame.envelope.subscription_ended
         subscriber = self._subscribers.get(ended.subscription_id)
         if subscriber is not None:
@@ -497,10 +501,14 @@ async def connect(
     except (OSError, TimeoutError, UnicodeError) as error:
         connection.close(NodeUnreachableError(f"{_name(address)}: {error}"))
         what = str(error) or f"no connection within {timeout_s:g} s"
-        raise NodeUnreachableError(f"cannot connect to {_name(address)}: {what}; is the node running?") from error
+        raise NodeUnreachableError(
+            f"cannot connect to {_name(address)}: {what}; is the node running, and is the address correct?"
+        ) from error
     except (BadReplyError, ConnectionLostError, RequestTimeoutError) as error:
         connection.close(error)
-        raise NodeUnreachableError(f"no HELLO reply from {_name(address)}: {error}") from error
+        raise NodeUnreachableError(
+            f"no HELLO reply from {_name(address)}: {error}; is it a Tidelog node, and does it require TLS?"
+        ) from error
     except QuotaExceededError as error:  # The quota of connections is exhausted; another connection may close soon.
         connection.close()
         error.retriable = True
@@ -526,8 +534,8 @@ async def _begin_exchange(authenticator: Authenticator, timeout_s: float) -> Aut
             return await authenticator.shown()
     except TimeoutError:
         raise NodeUnreachableError(
-            f"the function of the credentials returned nothing within {timeout_s:g} s; make it return sooner, for "
-            "example from a cache, or raise request_timeout_s if it is shorter than the limit of 10 s"
+            f"the function that provides the credentials did not return within {timeout_s:g} s; make it return sooner, "
+            "for example from a cache, or raise request_timeout_s if it is below 10 s"
         ) from None
 
 

@@ -124,7 +124,7 @@ class ConnectionPool:
             ClosedError: the pool was closed.
         """
         if self._closed:
-            raise ClosedError("the client is closed")
+            raise ClosedError("the client is closed; create a new one")
         if (connection := self.now(address)) is not None:
             return connection
         attempt, timeout_s = self._attempt(address), self._unreachable_timeout_s
@@ -240,7 +240,7 @@ async def join(task: asyncio.Task[T]) -> T:
     except asyncio.CancelledError:
         current = asyncio.current_task()
         if task.cancelled() and current is not None and not current.cancelling():
-            raise ClosedError("the client is closed") from None
+            raise ClosedError("the client is closed; create a new one") from None
         raise
 
 
@@ -257,7 +257,8 @@ def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
         port = int(match["port"] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
             raise InvalidRequestError(
-                f"invalid address {part.strip()!r}; use host:port, for example 127.0.0.1:{DEFAULT_PORT}"
+                f"invalid address {part.strip()!r}; use host:port with a port from 1 to 65535, for example "
+                f"127.0.0.1:{DEFAULT_PORT}, or [::1]:{DEFAULT_PORT} for IPv6"
             )
         address = (match["v6"] or match["host"], port)
         if address not in addresses:

@@ -135,8 +135,11 @@ def contexts_path() -> Path:
 def read_contexts(path: Path | None = None) -> Contexts:
     """Return all contexts; none if the file does not exist.
 
+    Args:
+        path: the file; None: `contexts_path()`.
+
     Raises:
-        InvalidRequestError: the file is malformed, unreadable, or accessible to other users.
+        InvalidRequestError: the file is malformed, unreadable, or accessible to other users; and as `contexts_path`.
     """
     path = path or contexts_path()
     try:
@@ -150,11 +153,16 @@ def read_contexts(path: Path | None = None) -> Contexts:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidRequestError(f"other users have access to {path}, which can contain keys; run: chmod 600 {path}")
     if len(text) > FILE_BYTES_MAX:
-        raise InvalidRequestError(f"{path} is not a contexts file: it is larger than {FILE_BYTES_MAX} bytes")
+        raise InvalidRequestError(
+            f"{path} is not a contexts file: it is larger than {FILE_BYTES_MAX} bytes; set {CONTEXTS_VARIABLE} to "
+            "another file"
+        )
     try:
         return _parsed(json.loads(text))
     except (ValueError, TypeError, RecursionError, InvalidRequestError) as error:
-        raise InvalidRequestError(f"{path} is not a valid contexts file: {error}") from error
+        raise InvalidRequestError(
+            f"{path} is not a valid contexts file: {error}; correct it, or set {CONTEXTS_VARIABLE} to another file"
+        ) from error
 
 
 def find_context(name: str | None = None) -> Context | None:
@@ -181,7 +189,7 @@ def find_context(name: str | None = None) -> Context | None:
 
 
 def require_context(name: str | None = None) -> Context:
-    """Return the context of a name, by default the current one.
+    """Return the context named by the argument, by TIDELOG_CONTEXT, or the current one.
 
     Raises:
         InvalidRequestError: no context is named and none is current; and as `find_context`.
@@ -189,8 +197,8 @@ def require_context(name: str | None = None) -> Context:
     context = find_context(name)
     if context is None:
         raise InvalidRequestError(
-            "no cluster is selected: pass bootstrap= to Client, or select a context; create one with: tidelog context "
-            "add NAME --bootstrap … (the variable TIDELOG_BOOTSTRAP applies only to commands)"
+            "no cluster is selected: pass bootstrap= to Client, or select a context with: tidelog context use NAME "
+            "(create it with: tidelog context add NAME --bootstrap …). TIDELOG_BOOTSTRAP applies only to commands"
         )
     return context
 
@@ -229,7 +237,8 @@ def with_context(contexts: Contexts, name: str, context: Context, *, instead: bo
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequestError(
-            f"invalid context name {name[:80]!r}: use 1 to 64 of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
+            f"invalid context name {name[:80]!r}: use 1 to 64 characters of A-Z a-z 0-9 . _ -, beginning with a letter "
+            "or digit"
         )
     if name in contexts.by_name and not instead:
         raise InvalidRequestError(f"context {name!r} exists already; choose another name or add --replace")
@@ -305,23 +314,27 @@ def _parsed(document: Any) -> Contexts:
     if document.get("format_version") != _VERSION:
         raise ValueError(
             f"its format_version is {document.get('format_version')!r}, and this release of Tidelog supports only "
-            f"{_VERSION}; use the release that wrote the file"
+            f"{_VERSION} (a newer release may have written it)"
         )
     contexts, current = document.get("contexts"), document.get("current")
     if not isinstance(contexts, dict) or not (current is None or isinstance(current, str)):
-        raise TypeError("`contexts` must be an object and `current` a name or null")
+        got = f"{type(contexts).__name__} and {type(current).__name__}"
+        raise TypeError(f"`contexts` must be an object and `current` a name or null, got {got}")
     return Contexts({name: _context(name, members) for name, members in contexts.items()}, current)
 
 
 def _context(name: str, members: Any) -> Context:
     known = {each.name for each in fields(Context)}
     if not isinstance(members, dict) or not known.issuperset(members):
+        got = ", ".join(sorted(set(members) - known)) if isinstance(members, dict) else type(members).__name__
         raise ValueError(
-            f"context {name!r} must be an object that has only members among these: {', '.join(sorted(known))}"
+            f"context {name!r} must be an object with no other members than {', '.join(sorted(known))}; got {got:.80}"
         )
     bootstrap, tls = members.pop("bootstrap", None), members.pop("tls", False)
     if not isinstance(bootstrap, list) or not all(isinstance(each, str) for each in [*bootstrap, *members.values()]):
-        raise TypeError(f"context {name!r}: `bootstrap` must be a list of addresses, `tls` a boolean, the others text")
+        raise TypeError(
+            f"context {name!r}: `bootstrap` must be a list of strings, and each other member except `tls` a string"
+        )
     if not isinstance(tls, bool):
-        raise TypeError(f"context {name!r}: `tls` must be true or false")
+        raise TypeError(f"context {name!r}: `tls` must be true or false, got {tls!r:.80}")
     return Context(tuple(bootstrap), tls=tls, **members)

@@ -101,7 +101,7 @@ class FallbackReplicas:
         raise error
 
     def owner_now(self, topic: str, partition: int) -> ReadReplica | None:
-        """Return the open connection to the owner, if the owner is known and responsive."""
+        """Return the owner as the replica to read; None if it is unknown, not connected or not responsive."""
         owner = self._metadata.owner_address(topic, partition)
         connection = None if owner is None else self._responsive_connection(owner)
         if owner is None or connection is None:
@@ -127,7 +127,7 @@ class FallbackReplicas:
         return self._responsive_connection(address) is not None
 
     def _responsive_connection(self, address: Address) -> Connection | None:
-        """Return the connection to a responsive node; None if it is not connected or silent."""
+        """Return the open connection to a node; None without one, or if it cannot be written to or is silent."""
         connection = self._pool.now(address)
         if connection is None or not connection.ready:
             return None

@@ -75,7 +75,7 @@ class Metadata:
         return self._topics.get(name)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of a topic id that was seen."""
+        """Return the name of a topic by its id; None if no metadata had the id, or it was forgotten."""
         return self._names.get(topic_id)
 
     def forget(self, name: str) -> None:
@@ -116,7 +116,7 @@ class Metadata:
             self._set(topic, dict(topic.partitions) | {partition: PartitionRoute("", epoch, route.placement)})
 
     def route(self, name: str, partition: int) -> PartitionRoute | None:
-        """Return the cached owner ("" if unknown) and epoch of a partition."""
+        """Return the cached owner ("" if unknown) and epoch of a partition; None if the partition is not cached."""
         topic = self._topics.get(name)
         return topic.partitions.get(partition) if topic else None
 
@@ -148,7 +148,7 @@ class Metadata:
         return list(dict.fromkeys(node.address for node in nodes if node is not None))
 
     def replicas_in_zone(self, name: str, partition: int, zone: str) -> tuple[Address | None, list[Address]]:
-        """Return the owner's address and the addresses of the replicas in a zone, as far as known."""
+        """Return the owner's address (None if unknown), and the known addresses of the replicas in a zone."""
         route = self.route(name, partition)
         nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
         there = [node.address for node in nodes if node is not None and node.zone == zone]

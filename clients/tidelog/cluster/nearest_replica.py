@@ -55,7 +55,7 @@ class NearestReplica:
         return next((each for each in copies if self._excluded_until.get(each, 0.0) <= now), None)
 
     async def connection(self, address: Address) -> Connection | None:
-        """Return the connection to a replica; if it does not answer in time, exclude it and return None."""
+        """Return the connection to a replica; if it cannot be connected in time, exclude it and return None."""
         connection = self._pool.now(address)
         if connection is not None and connection.ready:
             return connection
@@ -90,7 +90,7 @@ class ReplicaReader(Protocol):
         ...
 
     def position_with_credit(self, where: TopicPartition) -> int | None:
-        """Return the next offset to receive; None if the node has no credit to send more."""
+        """Return the next offset to receive; None if the partition is not subscribed or its node has no credit left."""
 
     def resubscribe(self, partitions: Iterable[TopicPartition]) -> None:
         """Subscribe partitions again at the currently selected replica."""

@@ -44,9 +44,9 @@ class Expectation:
         connection: the connection to that node; None until it is open.
         abandon: called at most once, to abandon the operation.
         due_at: loop time from which silence counts; None for a subscription, which has no due answer.
-        instead_of: address of the owner that the node replaces; None if the node is the owner.
+        instead_of: address of the owner that the node replaces; None if the node is the owner, or the owner is unknown.
         reads: whether another replica can serve the request.
-        moved_at: loop time at which metadata named another owner.
+        moved_at: loop time at which metadata named another owner; None while it does not.
     """
 
     topic: str
@@ -92,7 +92,7 @@ class OwnerChanges:
 
         Args:
             at: the connection, or the address of one that is not open yet.
-            abandon: called with the reason when another node is the owner.
+            abandon: called with the reason when another node is the owner or, with `reads`, the node is silent.
             wait_s: how long the node was asked to hold the answer back; None if no answer is due.
             instead_of: see `Expectation`.
             reads: whether another replica exists and can serve the request.

@@ -213,7 +213,7 @@ class Router:
 
         Args:
             repeatable: see `call_any`.
-            topic: changed metadata of this topic ends the wait for the next attempt.
+            topic: changed metadata of this topic ends the wait for the next attempt; None: only time ends it.
             about: name of the operation in the log; None: the topic.
 
         Raises:
@@ -241,7 +241,7 @@ class Router:
                     is_logged = True
                     left_s = math.ceil(deadline - loop.time())
                     what, why = about or topic, describe_error(error)
-                    _log.warning("%s: still trying, for at most %d s more: %s", what, left_s, why)
+                    _log.warning("%s: a request failed, retrying for at most %d s more: %s", what, left_s, why)
                 if topic is None:
                     await asyncio.sleep(wait_s)
                 else:
@@ -326,7 +326,9 @@ class Router:
             raise
 
     async def near_reader(self, topic: str, partition: int) -> ReadReplica | None:
-        """Return a replica in the client's zone if the owner is in another zone; otherwise None.
+        """Return a replica in the client's zone to read instead of the owner.
+
+        None if the owner is in that zone or unknown, the zone has no replica, or the replica cannot be connected.
 
         Raises:
             UnknownTopicError: the topic does not exist.
@@ -337,7 +339,7 @@ class Router:
         return None if connection is None else ReadReplica(connection, is_owner=False, is_near=True)
 
     def instead_of(self, replica: ReadReplica, where: TopicPartition) -> Address | None:
-        """Return the address of the owner that a replica replaces; None if the replica is the owner.
+        """Return the address of the owner that a replica replaces; None if it is the owner, or the owner is unknown.
 
         A nearest replica serves partitions of several owners, so it is looked up for each partition.
         """
@@ -368,7 +370,10 @@ class Router:
         await self.refresh(name, fresh=True)
         route = self.metadata.topic(name)
         if route is None:
-            raise UnknownTopicError(f"topic {name!r} does not exist; check the name, or create it with create_topic()")
+            raise UnknownTopicError(
+                f"topic {name!r} does not exist; check the name, or create it with create_topic() or `tidelog topic "
+                "create`"
+            )
         return route
 
     async def confirmed_topic(self, name: str) -> TopicRoute:

@@ -57,7 +57,7 @@ class Throttle:
         self._in_flight_bytes_max = 0.0
         self._in_flight_bytes = 0
         self._open_at = 0.0
-        """Loop time before which nothing is published, except for the publish of `_check_at`."""
+        """Loop time before which nothing is published, except for the publish that `_check_at` allows."""
         self._check_at = 0.0
         """Loop time from which one publish is allowed, to test whether the pause is still required."""
         self._serial_until = 0.0
@@ -118,7 +118,7 @@ class Throttle:
 
     @property
     def open_at(self) -> float:
-        """Loop time before which nothing is published."""
+        """Loop time before which nothing is published, except a publish that tests whether the pause is over."""
         return self._open_at
 
     def published(self, size_bytes: int) -> None:

@@ -192,7 +192,7 @@ class Consumer:
             TidelogError: as iterating; records before the error are returned first.
         """
         if max_records < 1 or timeout_s < 0:
-            raise InvalidRequestError(f"max_records must be >= 1 and timeout_s >= 0, got {max_records}, {timeout_s}")
+            raise InvalidRequestError(f"max_records must be >= 1 and timeout_s >= 0, got {max_records} and {timeout_s}")
         self._check_usable()
         await self.begin()
         await self.ask(polls=True)
@@ -596,7 +596,7 @@ class Consumer:
             return partition
         if len(self._options.topics) != 1:
             raise InvalidRequestError(
-                f"a partition number is enough only if the consumer was created with exactly one topic name: pass "
-                f"TopicPartition(topic, {partition}), got {partition}"
+                f"partition {partition} needs a topic, because the consumer was not created with exactly one topic "
+                f"name: pass TopicPartition(topic, {partition})"
             )
         return TopicPartition(self._options.topics[0], partition)

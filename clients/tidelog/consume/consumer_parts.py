@@ -55,7 +55,7 @@ class PositionStore:
         self._cursor = cursor
 
     def to_commit(self, positions: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-        """Return the positions to commit; None: of everything delivered.
+        """Return the positions to commit; None: those after the delivered records that are not committed yet.
 
         Raises:
             InvalidRequestError, ClosedError, MemberFencedError: see `Consumer.commit`.

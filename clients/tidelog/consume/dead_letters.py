@@ -116,7 +116,7 @@ class DeadLetters:
                 else:
                     return
             if self._closed:
-                raise ClosedError("the consumer is closed")
+                raise ClosedError("the consumer is closed; the record was not published to the dead-letter topic")
             producer = self._producer = self._make_producer()
             await self._send(producer, record, reason)
 

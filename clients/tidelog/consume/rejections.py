@@ -58,9 +58,9 @@ class Rejections:
                 "this consumer has no dead-letter topic; pass dead_letter='TOPIC' to client.consumer()"
             )
         if not isinstance(record, Record):
-            raise InvalidRequestError(f"reject takes a record of this consumer, got {type(record).__name__}")
+            raise InvalidRequestError(f"reject() takes a Record of this consumer, got {type(record).__name__}")
         if self._dead_letters.closed:
-            raise ClosedError("the consumer is closed")
+            raise ClosedError("the consumer is closed; reject records before close()")
         await self._dead_letters.publish(await self._as_sent(record), reason)
 
     async def _as_sent(self, record: Record) -> Record:

@@ -150,7 +150,7 @@ class TopicDiscovery:
                 if not error.retriable:
                     raise
                 _log.warning(
-                    "cannot list topics that match %r, retrying within %d s: %s",
+                    "cannot find new topics that match %r, or their start offsets; retrying within %d s: %s",
                     self._options.pattern.text,
                     NEW_PARTITIONS_S,
                     describe_error(error),
@@ -190,7 +190,7 @@ class TopicDiscovery:
     # --------------------------------------------------------------------------------------------- removals
 
     def _topic_deleted(self, topic: str) -> bool:
-        """Forget a deleted topic; a recreated topic of its name is added as a new one."""
+        """Forget a deleted topic, so that a recreated one of its name is added; return whether the topic was known."""
         if topic not in self._known_partitions:
             return False
         _log.warning("topic %s was deleted; reading continues without it", topic)

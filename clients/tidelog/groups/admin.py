@@ -134,7 +134,9 @@ class Groups:
             raise InvalidRequestError(f"offset must be >= 0, got {to}")
         chosen = None if partitions is None else set(partitions)
         if chosen is not None and topic is None:
-            raise InvalidRequestError(f"partitions {sorted(chosen)} need a topic: pass topic=...")
+            raise InvalidRequestError(
+                f"partition numbers need a topic, got partitions {sorted(chosen)}: pass topic=..."
+            )
         if dry_run:
             await self._check_empty(name, is_made=topic is not None)
         else:
@@ -144,7 +146,7 @@ class Groups:
         missing = (chosen or set()) - {row.partition for row in rows}
         if missing:
             raise UnknownPartitionError(
-                f"topic {topic!r} has no partitions {sorted(missing)}; leave partitions out for all"
+                f"topic {topic!r} does not have these partitions: {sorted(missing)}; to reset all, leave partitions out"
             )
         moved: Sequence[Lag] = []
         for each in dict.fromkeys(row.topic for row in rows):
@@ -164,10 +166,10 @@ class Groups:
                 return
             raise
         if group.members:
-            raise GroupNotEmptyError(f"group {name!r} has {len(group.members)} members; stop them first")
+            raise GroupNotEmptyError(f"group {name!r} has {len(group.members)} members; stop the members first")
 
     async def _read_by(self, name: str) -> set[str]:
-        """Return the topics that the group's members read."""
+        """Return the topics that the group's members read; empty if the group does not exist."""
         try:
             members = (await self.describe(name)).members
         except UnknownGroupError:
@@ -199,7 +201,7 @@ def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:
 
 
 def _moved(row: Lag, to: int, held: Committed | None) -> Lag:
-    """Return the position after a reset; `held` is the stored commit, None in a dry run."""
+    """Return a partition's lag after a reset to `to`; `held` is the stored commit, None in a dry run."""
     return Lag(
         topic=row.topic,
         partition=row.partition,

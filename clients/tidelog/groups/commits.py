@@ -238,13 +238,19 @@ async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition,
         failed = (await commits.store(moved)).failed
     except TidelogError as error:
         reason = describe_error(error)
-        _log.warning("group %r: the positions of %d partitions were not stored: %s", group, len(moved), reason)
+        _log.warning(
+            "group %r: the positions of %d partitions were not stored; unless a later commit stores them, their "
+            "records are delivered again: %s",
+            group,
+            len(moved),
+            reason,
+        )
         return
     refused = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
     if refused:
         where, why = next(iter(refused.items()))
         _log.warning(
-            "group %r: positions of %d partitions were refused, among them that of %s/%d: %s",
+            "group %r: the positions of %d partitions were not stored, among them that of %s/%d: %s",
             group,
             len(refused),
             *where,

@@ -52,7 +52,7 @@ class InitialPositions:
             except TidelogError as error:
                 if not error.retriable:
                     raise
-                _log.info("group %r: cannot list topics yet, retrying: %s", options.group, describe_error(error))
+                _log.info("group %r: cannot look up the topics yet, retrying: %s", options.group, describe_error(error))
                 await asyncio.sleep(backoff.next_wait_s(error.retry_after_ms))
             else:
                 return

@@ -47,9 +47,9 @@ class Losses:
         named = ", ".join(f"{topic}/{number}" for topic, number in lost[:LOST_NAMED_MAX])
         more = f" and {len(lost) - LOST_NAMED_MAX} more" if len(lost) > LOST_NAMED_MAX else ""
         raise MemberFencedError(
-            f"this consumer's session in group {self._group!r} expired, and it lost {named}{more}: records delivered "
-            "since the last commit were not committed, and members of the group read them again. The consumer rejoins "
-            "by itself: continue to read; this call committed nothing, the next one commits what was delivered since"
+            f"this consumer's session in group {self._group!r} expired, and it lost {named}{more}. This call committed "
+            "nothing: the records delivered since the last commit are delivered again to members of the group. The "
+            "consumer rejoins by itself; continue to read, and commit again then"
         )
 
     def _discard(self, positions: Mapping[TopicPartition, int]) -> None:

@@ -33,7 +33,8 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import OFFSETS_TOPIC
 
 WAIT_SHARE: Final = 4
-"""A heartbeat waits at the coordinator for at most the session time-out or poll time-out divided by this number.
+"""A heartbeat waits at the coordinator for at most this fraction (1 / number) of the session or poll time-out,
+whichever is shorter.
 
 So when the coordinator fails, at least half of the session is left for its successor.
 """
@@ -110,7 +111,7 @@ class GroupMember:
 
     @property
     def reads_until(self) -> float:
-        """The `session_time` until which no other member may read this member's partitions."""
+        """The `session_time` until which no other member may read this member's partitions; 0 before it has joined."""
         return 0.0 if self._membership is None else self._membership.ends_at
 
     def begin(self) -> None:
@@ -187,7 +188,9 @@ class GroupMember:
                 await self._ask(last, wait_ms=0)
         except (TidelogError, TimeoutError) as error:
             _log.info(
-                "%s: could not reach the coordinator; the member leaves when its session times out: %s", self, error
+                "%s: could not reach the coordinator; the member leaves when its session times out: %s",
+                self,
+                str(error) or f"no answer within {LEAVE_TIMEOUT_S:g} s",
             )
 
     def __str__(self) -> str:
@@ -276,7 +279,7 @@ class GroupMember:
         )
 
     def _loads_of(self, membership: Membership) -> dict[PartitionId, float]:
-        """Return the loads to report to the coordinator now."""
+        """Return the loads to report to the coordinator now; empty if it does not want them or none is due."""
         if not membership.wants_loads:
             return {}
         ids = self._assignment.topic_ids

@@ -72,6 +72,7 @@ class Membership:
         Args:
             wait_ms: how long the coordinator may hold the answer back.
             loads: bytes per second read of each partition; partitions that are not held are left out.
+                None: report no loads.
         """
         heartbeat = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
         if not self._is_joined:
@@ -130,7 +131,7 @@ class Membership:
 
     @property
     def ends_at(self) -> float:
-        """The `session_time` at which the session expires unless a heartbeat is answered."""
+        """The `session_time` at which the session expires unless a heartbeat is answered; 0 before the first answer."""
         return self._ends_at
 
 

@@ -49,7 +49,7 @@ class Group:
             "load" (even by the bytes per second that members measure; partitions also move when those change). The last
             member that sets an assignor decides for the group. None: keep the group's assignor.
         instance_id: id of a static member, constant across restarts of the process; its partitions are reserved for a
-            session while it restarts.
+            session while it restarts. None: each start of the process is a new member.
         session_timeout_s: 0.5 to 1800; partitions are reassigned after the coordinator has received no heartbeat for
             this time.
         poll_timeout_s: partitions are reassigned after the application has not asked for records for this time.
@@ -83,7 +83,7 @@ class Group:
         if self.commit not in get_args(CommitWhen):
             raise InvalidRequestError(f"commit must be one of {get_args(CommitWhen)}, got {self.commit!r}")
         if self.assignor not in ASSIGNORS:
-            raise InvalidRequestError(f"assignor must be one of {get_args(Assignor)}, got {self.assignor!r}")
+            raise InvalidRequestError(f"assignor must be one of {get_args(Assignor)} or None, got {self.assignor!r}")
         if self.takeover not in get_args(Takeover):
             raise InvalidRequestError(f"takeover must be one of {get_args(Takeover)}, got {self.takeover!r}")
         if not GROUP_SESSION_MS_MIN <= self.session_timeout_s * 1000 <= GROUP_SESSION_MS_MAX:
@@ -117,10 +117,10 @@ def _is_name(instance_id: object) -> bool:
 
 
 def group_of(group: str | Group | None) -> Group | None:
-    """Return the group options for a name or a `Group`.
+    """Return the group options for a name or a `Group`; None for None.
 
     Raises:
-        InvalidRequestError: the argument is neither.
+        InvalidRequestError: the argument has another type.
     """
     if group is None or isinstance(group, Group):
         return group

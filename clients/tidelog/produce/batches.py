@@ -256,7 +256,7 @@ class OutgoingBatch:
         base_sequence: sequence number of the first record.
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.
-        last_error: the error of the last failed attempt.
+        last_error: the error of the last failed attempt; None if none has failed.
         expected: the attempt in flight; None after its answer, and after it was abandoned.
         count: number of records.
         length: size of the encoded batch in bytes.

@@ -51,8 +51,8 @@ class BulkAppender:
     def put(self, rows: RecordLists) -> PendingRows | None:
         """Accept records as lists.
 
-        Return None if that needs waiting: the topic or a partition is not cached, the buffer is full, or the records
-        exceed a batch.
+        Return None if that needs waiting or preparation: the topic or a partition is not cached, the buffer is full,
+        other calls wait for memory, the records exceed a batch, or the producer has serializers or a partitioner.
 
         Raises:
             TidelogError: the producer is closed.
@@ -70,7 +70,8 @@ class BulkAppender:
     def put_columns(self, columns: pa.RecordBatch, partition: int | None) -> PendingReceipts | None:
         """Accept canonical columns as one batch of one partition; `partition` None for any partition.
 
-        Return None as `put` does, and if the keys of the rows or a partitioner determine their partitions.
+        Return None if the topic or the partition is not cached, memory is short or other calls wait for it, there are
+        no rows, the rows exceed a batch, or their keys or a partitioner determine their partitions.
 
         Raises:
             TidelogError: the producer is closed.

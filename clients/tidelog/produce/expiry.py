@@ -14,7 +14,7 @@ def expiry_error(
     """Return the error of a batch that was not, or certainly will not be, delivered within the delivery timeout.
 
     Args:
-        cause: the last error of an attempt.
+        cause: the last error of an attempt; None if no attempt has failed.
         partition: the partition of the batch.
         definite: whether the batch was certainly not stored.
         queued: whether the batch was never sent.

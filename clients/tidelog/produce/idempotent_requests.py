@@ -178,7 +178,9 @@ class _Publish:
         """Partition -> error of the last failed attempt."""
 
     async def begin(self, parts: Sequence[_Part], split: int) -> list[Receipt] | _Split:
-        """Write to partition 0 first; return its receipts, or the partition count of the first attempt.
+        """Write to partition 0 first; return its receipts, which are empty if the request has no records for it.
+
+        If an earlier attempt used another partition count, return that count instead.
 
         Raises:
             TidelogError: partition 0 did not accept the batch.

@@ -241,7 +241,7 @@ class PartitionQueue:
         return self._form(now_us)
 
     def wake_at(self) -> float | None:
-        """Return the time at which `next_to_send` may have a batch without a further answer; None if it cannot."""
+        """Return when the back-off after a failed attempt ends; None if there is none, or an answer is due first."""
         return self._retry_at if self._recovering and not self.in_flight else None
 
     def retry_now(self) -> None:

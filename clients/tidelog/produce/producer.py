@@ -551,7 +551,10 @@ class Producer:
     def _whole(
         self, batches: Sequence[pa.RecordBatch], partition: int | None
     ) -> Iterable[tuple[int | None, pa.RecordBatch, int]]:
-        """Return columns for one partition that fit a batch, with their size; nothing if they have to be split."""
+        """Return columns for one partition that fit a batch, with their size.
+
+        Nothing if they are empty or have to be split.
+        """
         options, columns = self._queue_options, batches[0] if len(batches) == 1 else None
         if columns is None or not 0 < columns.num_rows <= options.batch_records:
             return ()

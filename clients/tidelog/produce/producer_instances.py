@@ -109,8 +109,8 @@ class ProducerInstance:
             epoch = newest + EPOCHS_PER_INSTANCE
             if epoch > self._last_epoch:
                 raise InvalidRequestError(
-                    f"producer {self._name!r} has begun as often as its name allows, until epoch {self._last_epoch}; "
-                    "choose another name"
+                    f"producer {self._name!r} has begun as often as its name allows: the next epoch would be {epoch}, "
+                    f"and the last one is {self._last_epoch}; choose another name"
                 )
         raise self._fenced()
 

@@ -204,7 +204,7 @@ class Sender:
             serving = remaining
 
     def _connection(self, queue: PartitionQueue, now: float) -> Connection | None:
-        """Return the connection that can be written to now; None if the queue has to wait."""
+        """Return the connection that can be written to now; None if the queue is empty or has to wait."""
         queue.expire(now)
         if queue.idle:
             return None
@@ -234,7 +234,10 @@ class Sender:
         return connection
 
     def _find_target(self, queue: PartitionQueue) -> Target | None:
-        """Return the owner of a queue's partition if it is connected; otherwise begin to look for it."""
+        """Return the owner of a queue's partition; None if it is not connected, after the search for it has begun.
+
+        None also if another topic has the name now; the queue has failed then.
+        """
         metadata, partition = self._router.metadata, queue.partition
         if self._is_topic_replaced():
             queue.fail_all(deleted_topic_error(self._topic))

@@ -42,7 +42,10 @@ class Work(NamedTuple):
 
     @property
     def producer_name(self) -> str:
-        """The name of the part, equal for all pieces of the work."""
+        """The producer's name: `name`, or `name/part` if the piece has parts.
+
+        All pieces of the work use the same names.
+        """
         return self.name if self.part is None else f"{self.name}/{self.part}"
 
 
@@ -84,9 +87,9 @@ def check_name(name: object) -> None:
     """
     if isinstance(name, Work):
         if name.piece < 0:
-            raise InvalidRequestError(f"the piece of a work must be >= 0, got {name.piece!r}")
+            raise InvalidRequestError(f"the piece number of a Work must be >= 0, got {name.piece!r}")
         if name.part is not None and not 0 <= name.part < PARTS_MAX:
-            raise InvalidRequestError(f"the part of a piece must be 0 to {PARTS_MAX - 1}, got {name.part!r}")
+            raise InvalidRequestError(f"the part number of a Work must be 0 to {PARTS_MAX - 1}, got {name.part!r}")
         name = name.producer_name if name.name else ""
     if not isinstance(name, str) or not 0 < len(name.encode()) <= PRODUCER_NAME_BYTES_MAX:
         raise InvalidRequestError(

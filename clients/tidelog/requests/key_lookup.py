@@ -48,5 +48,6 @@ async def newest_of_key(router: Router, topic: str, key: bytes, partition: int |
                 if record.offset == place.offset:
                     return Record(topic, partition, *record)
     raise EpochChangingError(
-        f"the newest record of the key in {topic}/{partition} was replaced during each of {_TRIES_MAX} reads; try again"
+        f"the newest record with key {key!r:.80} in {topic}/{partition} was replaced during each of {_TRIES_MAX} "
+        "reads; try again"
     )

@@ -83,7 +83,10 @@ def fetch_range(span: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordB
 
 
 def _answer(pending: Future[Fetched], span: OffsetRange, offset: int, lost: Lost) -> tuple[list[RecordBatch], int]:
-    """Wait for a fetch at `offset`; return its batches and the next offset. Report records that are lost to `lost`."""
+    """Wait for a fetch at `offset`; return its batches and the next offset.
+
+    Calls `lost` with the offsets of missing records.
+    """
     try:
         fetched = pending.result()
     except OffsetOutOfRangeError as error:

@@ -101,7 +101,7 @@ async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> Asy
             return
         if page.next == cursor:
             raise BadReplyError(
-                f"a node returned the page after topic {page.next.topic!r} twice; the answer is incomplete"
+                f"a node returned the page after topic {page.next.topic!r} twice, so the list is incomplete; try again"
             )
         cursor = page.next
 

@@ -82,13 +82,13 @@ def quota_to(subject: str, quota: Quota) -> pb.Quota:
 
 
 def quota_of(message: pb.Quota) -> Quota:
-    """Return the quota of a message."""
+    """Return a protobuf message as a `Quota`."""
     limits = {name: getattr(message, name) for name in FIELDS if message.HasField(name)}
     return Quota(**{name: math.inf if value == UNLIMITED else value for name, value in limits.items()})
 
 
 def usage_of(message: pb.QuotaUsage) -> QuotaUsage:
-    """Return the usage of a message."""
+    """Return a protobuf message as a `QuotaUsage`."""
     return QuotaUsage(
         message.node_id,
         message.caller,

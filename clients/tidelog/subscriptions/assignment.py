@@ -95,8 +95,9 @@ class Assignment:
             InvalidRequestError: an offset is negative, or the topic is the consumer's own dead-letter topic.
             TidelogError: no node can be reached.
         """
-        if any(offset < 0 for offset in positions.values()):
-            raise InvalidRequestError(f"offsets must be >= 0, got {min(positions.values())}")
+        for (topic, partition), offset in positions.items():
+            if offset < 0:
+                raise InvalidRequestError(f"offset must be >= 0, got {offset} for {topic}/{partition}")
         if any(where.topic == self._dead_letter for where in positions):
             raise dead_letter_loop_error(self._dead_letter or "")
         ids: dict[str, bytes] = {}
@@ -344,7 +345,10 @@ class Assignment:
                 self._keeper.resume(where)
 
     def _take_back(self, where: TopicPartition) -> Prefetched | None:
-        """Return the undelivered rest of the current batch, counted as a received batch."""
+        """Return the undelivered rest of the current batch, counted as a received batch; None if nothing is left of it.
+
+        None also if the current batch is of another partition.
+        """
         rest = self.cursor.take_back(where)
         if rest is None:
             return None

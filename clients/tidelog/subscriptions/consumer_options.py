@@ -58,7 +58,7 @@ class TopicOptions:
     """A consumer's options for one topic.
 
     Attributes:
-        group: consumer group whose committed positions take precedence over `start`.
+        group: consumer group whose committed positions take precedence over `start`; None without a group.
         start: where to start; a mapping is by partition number.
         partitions: the partitions to read; None for all, including later ones.
     """
@@ -218,13 +218,14 @@ def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
     if isinstance(start, datetime):
         microseconds(start)
     elif isinstance(start, Mapping):
-        if any(offset < 0 for offset in start.values()):
-            raise InvalidRequestError(f"the offsets in start must be >= 0, got {min(start.values())}")
+        for partition, offset in start.items():
+            if offset < 0:
+                raise InvalidRequestError(f"the offsets in start must be >= 0, got {offset} for {partition!r}")
         by_number = [where for where in start if not isinstance(where, TopicPartition)]
         if by_number and len(topics) != 1:
             raise InvalidRequestError(
-                f"unless the consumer has exactly one topic name, the keys of `start` must be "
-                f"TopicPartition(topic, number), got {by_number[0]!r}"
+                f"the key {by_number[0]!r} of `start` needs a topic, because the consumer does not have exactly one "
+                f"topic name: use TopicPartition(topic, {by_number[0]!r})"
             )
         strange = [where for where in start if isinstance(where, TopicPartition) and topics and where[0] not in topics]
         if strange:
@@ -233,7 +234,8 @@ def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
             )
     elif start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
         raise InvalidRequestError(
-            f"start must be 'earliest', 'latest', a datetime, an offset or partition -> offset, got {start!r}"
+            f"start must be 'earliest', 'latest', a datetime, an offset >= 0, or a mapping partition -> offset, "
+            f"got {start!r}"
         )
     return start
 
@@ -253,8 +255,8 @@ def _checked_partitions(
         by_topic = cast("Mapping[str, Iterable[int]]", partitions)
         if set(by_topic) != set(topics):
             raise InvalidRequestError(
-                f"partitions has the topics {sorted(by_topic)}, but the consumer has the topic names {sorted(topics)}: "
-                "both must be the same; with a pattern, leave partitions out"
+                f"partitions must have the consumer's topics {sorted(topics)}, got {sorted(by_topic)}; with a pattern, "
+                "leave partitions out"
             )
         return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in by_topic.items()}
     if not isinstance(partitions, Iterable):

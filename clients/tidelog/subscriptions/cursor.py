@@ -258,7 +258,7 @@ class Cursor:
                 self._rewind_failed(self._rows)
 
     def as_sent(self, record: Record) -> Record | None:
-        """Return a record as it was sent; None if its batch is not the current one."""
+        """Return a record as it was sent; None if the current batch does not have it."""
         with self._lock:
             rows = self._rows
             if rows is None or self._where != TopicPartition(record.topic, record.partition):
@@ -325,7 +325,7 @@ class Cursor:
             return left
 
     def take_back(self, where: TopicPartition) -> ConsumedBatch | None:
-        """Drop the rest of the current batch if it is of this partition, and return it."""
+        """Drop the rest of the current batch if it is of this partition, and return it; None if nothing is left."""
         with self._lock:
             if self._where != where:
                 return None

@@ -79,7 +79,10 @@ class Window:
 
     @property
     def is_starved(self) -> bool:
-        """Whether the node has no credit, and no received batch remains that would return credit when it is taken."""
+        """Whether the node has no credit, and no received batch remains that would return credit when it is taken.
+
+        False until the subscription is ready.
+        """
         waits = self._waiting_records or self._waiting_bytes
         return self.send is not None and not waits and (self._records <= 0 or self._bytes <= 0)
 
@@ -279,7 +282,10 @@ class Prefetch:
 
 
 def _is_worth_sending(credit: Credit, share: Credit) -> bool:
-    """Return whether the amount is worth a message."""
+    """Return whether a credit is large enough to grant.
+
+    That is at least `REFILL_SHARE` of the window's share, in records or in bytes.
+    """
     return credit.records >= _part(share.records) or credit.bytes >= _part(share.bytes)
 
 

@@ -163,7 +163,7 @@ class Subscription:
                 if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
                         f"{where.topic}/{where.partition}: the node skipped records {position} to "
-                        f"{batch.base_offset - 1}, although they were not filtered out"
+                        f"{batch.base_offset - 1}, although the consumer has no filter"
                     )
                 if batch.end_offset > position:
                     accepted.append(

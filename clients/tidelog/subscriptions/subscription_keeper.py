@@ -300,7 +300,7 @@ class SubscriptionKeeper:
         return [where for where in served if where not in self.near_replicas and where not in self._on_fallback]
 
     def position_with_credit(self, where: TopicPartition) -> int | None:
-        """Return the next offset to receive; None if the node has no credit to send more."""
+        """Return the next offset to receive; None if the partition is not subscribed or its node has no credit left."""
         current = self._subscription_of.get(where)
         return current.positions.get(where) if current is not None and current.window.may_send else None
 

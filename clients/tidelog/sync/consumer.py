@@ -166,7 +166,7 @@ class Consumer:
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
         """See `tidelog.Consumer.poll`. The next call returns records that a call interrupted by Ctrl-C has taken."""
         if max_records < 1 or timeout_s < 0:
-            raise InvalidRequestError(f"max_records must be >= 1 and timeout_s >= 0, got {max_records}, {timeout_s}")
+            raise InvalidRequestError(f"max_records must be >= 1 and timeout_s >= 0, got {max_records} and {timeout_s}")
         self.begin()
         taken = [each for each in self._taken if self._resets[_of(each)] == self._resets_of_record(each)]
         self._taken = []

@@ -118,7 +118,8 @@ def _ranges(
     for each in ranges:
         if each.end < each.start and isinstance(since, Mapping) and isinstance(until, Mapping):
             raise InvalidRequestError(
-                f"until must not be before since, got {each.end} and {each.start} for partition {each.partition}"
+                f"until must not be before since, got until {each.end} and since {each.start} for partition "
+                f"{each.partition}"
             )
     return [each for each in ranges if each.start < each.end]
 
@@ -127,7 +128,7 @@ def _check_starts(topic: str, starts: Mapping[int, int], ends: Mapping[int, Offs
     for number, at in ends.items():
         if starts[number] > at.high_watermark:
             raise InvalidRequestError(
-                f"since must not be beyond the end of the log of {topic!r}/{number}, {at.high_watermark}, "
+                f"since must not be beyond the end of the log: {topic!r}/{number} ends at offset {at.high_watermark}, "
                 f"got {starts[number]}"
             )
 
@@ -137,7 +138,7 @@ def _offsets(client: Client, topic: str, point: Point, partitions: Sequence[int]
         if missing := [number for number in partitions if number not in point]:
             raise InvalidRequestError(
                 f"since and until must have an offset for each partition, got none for {missing}; "
-                "add them, or pass `partitions`"
+                "add them, or pass `partitions` without these"
             )
         return point
     return {number: at.offset for number, at in client.list_offsets(topic, point, partitions).items()}

@@ -169,7 +169,7 @@ def _read_key() -> str:
     key = text.strip()
     if not key:
         raise InvalidRequestError(
-            "standard input has no API key; pass a file with --api-key-file FILE, or pipe the key to the command"
+            "standard input has no API key; pass a file with --api-key-file FILE, or pipe or enter the key"
         )
     if len(key) > KEY_CHARS_MAX:
         raise InvalidRequestError(

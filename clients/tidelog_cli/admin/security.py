@@ -145,7 +145,9 @@ def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise CommandFailed(f"cannot write the key to {out}: {error.strerror}", 2) from error
+        raise CommandFailed(
+            f"cannot create {out} for the key: {error.strerror}; no key was created; give another path", 2
+        ) from error
     try:
         with os.fdopen(descriptor, "w") as file:
             yield lambda key: print(key, file=file)

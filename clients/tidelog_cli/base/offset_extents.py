@@ -40,7 +40,7 @@ class Extent:
 
 
 async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dict[str, Extent]:
-    """Return the current first and end offsets of topics.
+    """Return the extent of each topic, from its offsets at `since` to its current end offsets.
 
     Raises:
         TidelogError: a topic does not exist, or the cluster cannot be reached.

@@ -65,13 +65,18 @@ def place_of(bootstrap: str) -> dict[str, str]:
         return {"bootstrap": bootstrap or LOCAL_BOOTSTRAP}
     if bootstrap:
         raise CommandFailed(
-            "--bootstrap and a context both name a cluster for Spark; give only one of them", EXIT_USAGE
+            f"--bootstrap {bootstrap} and the context {named_context.get()!r} both name a cluster; give only one "
+            "of them",
+            EXIT_USAGE,
         )
     return {"context": named_context.get() or read_contexts().current or ""}
 
 
 def _context(bootstrap: str) -> Context | None:
-    """Return the context to use; None if only an address is given, which must not get the credentials of a context."""
+    """Return the context that is named or current; None if neither exists.
+
+    None also if only an address is given, which must not get the credentials of the current context.
+    """
     name = named_context.get()
     return find_context(name) if name or not bootstrap else None
 

@@ -19,7 +19,10 @@ def moment_of(text: str) -> datetime:
     Raises:
         ValueError: the text is not ISO 8601.
     """
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a time in ISO 8601; give a time such as 2013-01-01T05:00:00Z") from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -37,7 +40,7 @@ def ago(text: str, now: datetime) -> datetime:
     try:
         return max(now - timedelta(milliseconds=parse_duration_ms(text)), EPOCH)
     except OverflowError as error:
-        raise ValueError(f"the duration {text!r} is too long; give a time in ISO 8601") from error
+        raise ValueError(f"the duration {text!r} is too long; give a shorter one, or a time in ISO 8601") from error
 
 
 def timestamp_us_of(stamp: Any) -> int:

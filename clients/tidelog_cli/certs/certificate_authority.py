@@ -99,9 +99,14 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
         )
     number, entries = 0, dict[int, x509.RevokedCertificate]()
     if before is not None:
-        earlier = x509.load_pem_x509_crl(before)
+        try:
+            earlier = x509.load_pem_x509_crl(before)
+        except ValueError as error:
+            raise ValueError("the existing file is not a CRL in PEM; restore it from a backup") from error
         if not earlier.is_signature_valid(ca_key.public_key()):
-            raise ValueError("the existing CRL was signed by another CA; move crl.pem away to begin a new one")
+            raise ValueError(
+                "the existing CRL was signed by another CA; move crl.pem out of the directory to begin a new one"
+            )
         number = earlier.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         entries = {entry.serial_number: entry for entry in earlier}
     for serial in serials:

@@ -158,7 +158,9 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
     for host in hosts:
         if not _is_host(host):
             raise CommandFailed(
-                f"{host!r} is not a host name or address; give it without a port, such as node1.example.com", EXIT_USAGE
+                f"--host {host!r} is not a DNS name or IP address; give it without a port or zone, such as "
+                "node1.example.com",
+                EXIT_USAGE,
             )
     authority = authority_in(directory)
     from tidelog_cli.certs import certificate_authority  # noqa: PLC0415 # see `see_to_cryptography`

@@ -49,7 +49,7 @@ def authority_in(directory: Path) -> Issued:
             if isinstance(error, FileNotFoundError)
             else ""
         )
-        raise CommandFailed(f"no CA can be read in {directory}: {error.filename}: {error.strerror}{hint}") from error
+        raise CommandFailed(f"cannot read the CA in {directory}: {error.filename}: {error.strerror}{hint}") from error
 
 
 def see_to_cryptography() -> None:

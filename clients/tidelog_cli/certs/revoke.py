@@ -73,10 +73,12 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
             numbers.append(certificate_authority.serial_of(cert.read_bytes()))
         except OSError as error:
             raise CommandFailed(
-                f"no certificate of {name} can be read: {cert}: {error.strerror}; give its serial number with --serial"
+                f"cannot read the certificate of {name}: {cert}: {error.strerror}; give its serial number with --serial"
             ) from error
         except ValueError as error:
-            raise CommandFailed(f"{cert} is not a certificate in PEM: {error}") from error
+            raise CommandFailed(
+                f"{cert} is not a certificate in PEM ({error}); give its serial number with --serial"
+            ) from error
     path = list_in(directory)
     _, ca_key = paths(directory, CA)
     try:
@@ -94,9 +96,11 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
                 )
             replace_file(path, revocation_list, mode=0o644)
     except ValueError as error:
-        raise CommandFailed(f"cannot write {path}: {error}") from error
+        raise CommandFailed(
+            f"cannot add certificates to {path} with ca.pem and ca.key of {directory}: {error}"
+        ) from error
     except OSError as error:
-        raise CommandFailed(f"{error.filename or path} cannot be used: {error.strerror}") from error
+        raise CommandFailed(f"cannot read or write {error.filename or path}: {error.strerror}") from error
     return numbers
 
 
@@ -107,5 +111,7 @@ def list_in(directory: Path) -> Path:
 
 def _number(text: str) -> int:
     if _SERIAL.fullmatch(text) is None:
-        raise CommandFailed(f"{text!r} is not a serial number: use hexadecimal digits", EXIT_USAGE)
+        raise CommandFailed(
+            f"--serial {text!r} is not a serial number: give hexadecimal digits such as 1f:a0", EXIT_USAGE
+        )
     return int(text.replace(":", ""), 16)

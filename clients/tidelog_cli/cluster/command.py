@@ -363,7 +363,7 @@ def _node_row(node: Node) -> tuple[object, ...]:
 
 
 def version_of(node: Node) -> str:
-    """Return the version of a node's build, or of the build that registered it."""
+    """Return the version of a node's build, or of the build that registered it; a dash if unknown."""
     return node.software.rpartition("/")[2] or ABSENT
 
 

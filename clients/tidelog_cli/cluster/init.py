@@ -145,11 +145,14 @@ def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
         record = json.loads((data / "node.json").read_bytes())
         node_id, cluster_id = str(record["node_id"]), str(record["cluster_id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"{data} is not the data directory of a node: {error}", EXIT_USAGE) from error
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        raise CommandFailed(
+            f"--from {data} is not the data directory of a node: cannot read node.json: {why}", EXIT_USAGE
+        ) from error
     if [one["node_id"] for one in founders] != [node_id]:
         raise CommandFailed(
-            f"{data} is the directory of {node_id!r}, the only founder: give --node {node_id}=HOST[:PORT] and no "
-            "other; more nodes join when it runs",
+            f"--from {data} belongs to node {node_id!r}, the only founder of its cluster: give exactly one --node, "
+            f"{node_id}=HOST[:PORT]; other nodes can join while it runs",
             EXIT_USAGE,
         )
     return cluster_id
@@ -228,15 +231,15 @@ def founder(text: str) -> dict[str, Any]:
     if not equals or not _ID.fullmatch(node_id) or not _is_plain(node_id):
         raise _wrong(
             text,
-            "must begin with an id and =; the id has 1 to 128 printable characters, but no spaces and none of , : / =, "
-            "does not begin with -, and is not . or ..",
+            "must begin with an id and =; an id has 1 to 128 printable characters except spaces and , : / =, does not "
+            "begin with -, and is not . or ..",
         )
     host, port = _host_and_port(text, place)
     node: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
     for option in options:
         key, _, value = option.partition("=")
         if not value.strip() or (key in node and key != "roles"):
-            raise _wrong(text, f"{option!r} is empty or repeated")
+            raise _wrong(text, f"option {option!r} has no value or is repeated")
         match key:
             case "zone" if value.isprintable():
                 node["zone"] = value
@@ -267,7 +270,7 @@ def refuse_twice(founders: list[dict[str, Any]]) -> None:
     ):
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
-            raise CommandFailed(f"duplicate {what} {twice}: each --node must be different", EXIT_USAGE)
+            raise CommandFailed(f"more than one --node has the {what} {twice}: give each node its own", EXIT_USAGE)
     if all(one.get("roles") == ["ingestion"] for one in founders):
         raise CommandFailed(
             "no --node has the role persistence, and one is needed to store records; omit role=ingestion for one of "
@@ -283,7 +286,7 @@ def _host_and_port(text: str, place: str) -> tuple[str, int]:
     if not bracketed and ":" in place:
         port = place.partition(":")[2]
     if not _HOST.fullmatch(host) or not _is_plain(host):
-        raise _wrong(text, f"{host!r} is not a host")
+        raise _wrong(text, f"{host!r} is not a host name or IP address (write IPv6 as [::1])")
     return host, PORT if port is None else _port(text, port)
 
 

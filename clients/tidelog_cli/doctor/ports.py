@@ -42,7 +42,7 @@ def ports_of(node: Settings, gateway: Settings) -> list[Port]:
 def _number(settings: Settings, key: str) -> int:
     text = str(settings[key])
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-        raise CommandFailed(f"{key} must be a port from 0 to 65535, got {text!r}", EXIT_USAGE)
+        raise CommandFailed(f"the setting {key} must be a port from 0 to 65535, got {text!r}", EXIT_USAGE)
     return int(text)
 
 

@@ -99,12 +99,14 @@ def export(
     begin = parse_since(since)
     started = time.monotonic()
     if sample is not None and not columns:
-        raise CommandFailed("--sample requires --columns, which infers columns from the sample; add it", EXIT_USAGE)
+        raise CommandFailed(
+            "--sample requires --columns, whose columns it infers; add --columns or omit --sample", EXIT_USAGE
+        )
     if columns:
         if target.suffix != SUFFIX or target.is_dir():
             raise CommandFailed(
-                f"--columns writes one file, got {target}: name a file that ends in {SUFFIX}, since columns may differ "
-                "between the exports into a directory",
+                f"--columns writes one file, because exports into a directory could have different columns: give a "
+                f"file that ends in {SUFFIX}, got {target}",
                 EXIT_USAGE,
             )
         with _held(target, overwrite=overwrite):

@@ -171,10 +171,10 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
             key.decode(errors="replace"): value.decode(errors="replace") for key, value in file_metadata.items()
         }
         if metadata.get(_ID) != source.topic_id.hex() or not metadata.get(_END, "").isdecimal():
-            of = repr(metadata[_TOPIC]) if _TOPIC in metadata else "no topic"
+            of = f"of topic {metadata[_TOPIC]!r}" if _TOPIC in metadata else "without the name of its topic"
             raise CommandFailed(
-                f"{path} is an export of {of}, not of this topic {source.topic!r} (a recreated topic is another "
-                "topic): choose an empty directory"
+                f"{path} is an export {of}, not of the existing topic {source.topic!r} (a topic that was deleted and "
+                "created again is another topic): choose an empty directory"
             )
         ends[partition] = int(metadata[_END])
     return ends

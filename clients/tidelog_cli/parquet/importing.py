@@ -103,7 +103,8 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
                 if len(numbers) and numbers.max() >= partitions:
                     raise CommandFailed(
                         f"{path} has records of partition {numbers.max()}, but {topic} has only {partitions} "
-                        "partitions: add some with `tidelog topic alter`, or choose partitions by key with --by-key"
+                        f"partitions: run `tidelog topic alter {topic} --partitions {numbers.max() + 1}`, or choose "
+                        "partitions by key with --by-key"
                     )
 
 

@@ -64,7 +64,10 @@ class Reading:
     unended: set[int] = field(default_factory=set)
 
     def unfinished(self) -> list[int]:
-        """Return the partitions that have records left to read, or whose start or end is not known yet."""
+        """Return the partitions that have records left to read, or whose start or end is not known yet.
+
+        None of them once the maximum number of records was read.
+        """
         if self.records_left == 0:
             return []
         left = {p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]}
@@ -187,7 +190,7 @@ def checked_form(value: ValueForm | None, *, as_json: bool) -> ValueForm | None:
         CommandFailed: `--value` is given without `--json`.
     """
     if value is not None and not as_json:
-        raise CommandFailed("--value requires --json", EXIT_USAGE)
+        raise CommandFailed("--value requires --json: add --json, or omit --value", EXIT_USAGE)
     return (value or ValueForm.JSON) if as_json else None
 
 
@@ -254,9 +257,10 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(ends.items())}
     outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]
     if outside:
-        ranges = ", ".join(f"partition {p} has offsets {bounds[p][0]} to {bounds[p][1]}" for p in outside)
+        ranges = ", ".join(f"partition {p} has offsets {bounds[p][0]} up to its end at {bounds[p][1]}" for p in outside)
         raise CommandFailed(
-            f"offset {begin} of {topic!r} is out of range: {ranges} (the end); choose partitions with --partition"
+            f"offset {begin} of {topic!r} is out of range: {ranges}; give another offset with --from, or choose other "
+            "partitions with --partition"
         )
 
 

@@ -45,7 +45,7 @@ class ByteReader(Protocol):
     """A raw byte stream: a read returns available bytes, possibly fewer than requested."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes; empty at the end."""
+        """Return at most `size` bytes; empty or None at the end."""
 
 
 def types_of(arguments: Sequence[str]) -> dict[str, ColumnType]:
@@ -86,7 +86,11 @@ def delimiter_of(text: str) -> str:
     """
     delimiter = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
-        raise CommandFailed(f"--delimiter must be one ASCII character such as ';', or tab, got {text!r}", EXIT_USAGE)
+        raise CommandFailed(
+            "--delimiter must be tab, or one ASCII character other than a double quote, CR, LF or NUL, such as ';'; "
+            f"got {text!r}",
+            EXIT_USAGE,
+        )
     return delimiter
 
 
@@ -113,9 +117,12 @@ def rows_of(
             f"--type names column {missing[0]!r}, which the file does not have; its columns: {', '.join(names)}"
         )
     if "value" in names and (other := [name for name in names if name not in _RECORD_COLUMNS] or list(types)):
+        remedy = (
+            f"remove column {other[0]!r}" if other[0] not in _RECORD_COLUMNS else f"omit --type for column {other[0]!r}"
+        )
         raise CommandFailed(
-            "CSV with a column `value` may only have the columns value, key and tag, without --type: remove column or "
-            f"type {other[0]!r}, or rename `value` to publish a JSON object for each row"
+            "CSV with a column `value` may have only the columns value, key and tag, and takes no --type: "
+            f"{remedy}, or rename column `value` to publish each row as a JSON object"
         )
     row = 2
     for parsed in _parsed(reader, names, delimiter or ","):

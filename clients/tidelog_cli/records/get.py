@@ -49,7 +49,8 @@ def get(
         raise CommandFailed(f"KEY {key!r} is not UTF-8; give text in UTF-8", EXIT_USAGE) from error
     record = with_client(bootstrap, lambda client: client.get(topic, key_bytes, partition=partition))
     if record is None:
-        raise CommandFailed(f"no record in {_place(topic, partition)} has the key {key!r}")
+        hint = "; choose another partition with --partition" if partition is None else ""
+        raise CommandFailed(f"no record in {_place(topic, partition)} has the key {key!r}{hint}")
     if form is not None:
         one = BatchRecord(*record[2:])
         write_lines([record_line(one, topic, record.partition, form).encode()], standard_output())

@@ -61,8 +61,8 @@ class Fields:
     """Sources of keys and timestamps in the input.
 
     Attributes:
-        key: the JSON field or column for the key.
-        timestamp: the JSON field or column for the timestamp: ISO 8601 or ms since 1970.
+        key: the JSON field or column for the key; None: no key from a field.
+        timestamp: the JSON field or column for the timestamp, ISO 8601 or ms since 1970; None: not from a field.
         key_delimiter: separates the key at the start of a line from the value; only for the format `lines`.
         types: column -> type, where other columns are text; only for CSV.
         skip_rows: number of rows to skip after the header; only for CSV.
@@ -134,7 +134,9 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
             with path.open("rb", buffering=0) as stream:
                 yield from read_stream(stream, file_format, fields)
     except pa.ArrowInvalid as error:
-        raise CommandFailed(f"{path} is not a valid {file_format} file: {error}") from error
+        raise CommandFailed(
+            f"{path} is not a valid {file_format} file: {error}; if it has another format, choose that with --format"
+        ) from error
     except CommandFailed as error:
         raise CommandFailed(f"{path}: {error}") from error
 
@@ -149,7 +151,7 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
         CommandFailed: a line does not match the format; the message has its number.
     """
     if file_format in {Format.PARQUET, Format.ARROW}:
-        raise CommandFailed(f"{file_format} input must be a file, not a stream")
+        raise CommandFailed(f"{file_format} cannot be read from standard input; give the path of a file")
     if file_format is Format.CSV:
         yield from _csv_records(stream, fields)
         return
@@ -232,7 +234,9 @@ def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
     """Yield whole lines as soon as they are complete, several at a time, without the last newline."""
     pending: list[bytes] = []
     pending_bytes = 0
+    number = 1
     while chunk := stream.read(CHUNK_BYTES):
+        number += chunk.count(b"\n")
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             yield b"".join([*pending, head])
@@ -242,7 +246,7 @@ def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
             pending_bytes += len(tail)
         if pending_bytes > LINE_BYTES_MAX:
             raise CommandFailed(
-                f"a line is longer than {LINE_BYTES_MAX:,} bytes; publish such values from an Arrow file"
+                f"line {number} is longer than {LINE_BYTES_MAX:,} bytes; publish such values from an Arrow file"
             )
     if pending:
         yield b"".join(pending)
@@ -320,7 +324,7 @@ def _field(document: dict[str, Any], name: str, number: int) -> Any:
 
 
 def _key_of(key: Any, name: str, line: bytes) -> bytes | None:
-    """Return a key's bytes: the content of a string, or the exact text of another JSON value."""
+    """Return a key's bytes: the content of a string, or the exact text of another JSON value; None for null."""
     if key is None or isinstance(key, str):
         return None if key is None else key.encode()
     return [value for member, value in members(line.decode()) if member == name][-1].encode()
@@ -362,7 +366,7 @@ def _as_binary(column: AnyArray) -> AnyArray:
 def _check_names(names: list[str], fields: Fields) -> None:
     for name in (fields.key, fields.timestamp):
         if name is not None and name not in names:
-            raise CommandFailed(f"no column {name!r}; the columns are {', '.join(names)}")
+            raise CommandFailed(f"column {name!r} does not exist; the columns are {', '.join(names)}")
 
 
 def _as_timestamps(column: AnyArray, name: str) -> AnyArray:

@@ -90,7 +90,7 @@ def _bytes_of(name: str, text: Any, encoding: Any) -> bytes | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        remedy = 'add "value_encoding": "json"' if name == "value" else "give a string"
+        remedy = 'give a string, or set "value_encoding": "json"' if name == "value" else "give a string"
         raise ValueError(f"the {name} {text!r} is not text: {remedy}")  # noqa: TRY004 - a fault of the input
     if encoding == "utf8":
         return text.encode()

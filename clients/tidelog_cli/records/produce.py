@@ -120,7 +120,8 @@ def _resumption(sources: list[tuple[str, Format]], skip_rows: int) -> Callable[[
     """Return a function that describes how to continue after some acknowledged rows; None if that is not possible."""
     if skip_rows and len(sources) > 1:
         raise CommandFailed(
-            f"--skip-rows is for a single file, got {len(sources)}; continue each by itself", EXIT_USAGE
+            f"--skip-rows is for a single file, got {len(sources)} files; publish each file with its own command",
+            EXIT_USAGE,
         )
     if [one for _, one in sources] != [Format.CSV]:
         return None
@@ -157,14 +158,22 @@ def _checked(file_format: Format, fields: Fields) -> Format:
         CommandFailed: an option for keys, timestamps or CSV does not apply to the format.
     """
     if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
-        raise CommandFailed("--key-delimiter requires --format lines and must not be empty", EXIT_USAGE)
+        raise CommandFailed(
+            "--key-delimiter must not be empty; give the text between key and value, such as :"
+            if file_format is Format.LINES
+            else f"--key-delimiter is only for lines, got {file_format}; omit it, or give --format lines",
+            EXIT_USAGE,
+        )
     if fields.types and file_format is not Format.CSV:
         raise CommandFailed(
-            f"--type is only for CSV, because {file_format} has its own types; leave it out", EXIT_USAGE
+            f"--type is only for CSV, got {file_format}; omit it, or give --format csv if the input is CSV", EXIT_USAGE
         )
     for option, value in {"--skip-rows": fields.skip_rows, "--delimiter": fields.delimiter}.items():
         if value and file_format is not Format.CSV:
-            raise CommandFailed(f"{option} is only for CSV, got {file_format}; leave it out", EXIT_USAGE)
+            raise CommandFailed(
+                f"{option} is only for CSV, got {file_format}; omit it, or give --format csv if the input is CSV",
+                EXIT_USAGE,
+            )
     if file_format is Format.RECORDS and fields != NO_FIELDS:
         raise CommandFailed(
             "--format records takes keys and timestamps from the records; omit --key-field and --timestamp-field",

@@ -51,7 +51,9 @@ class Additions:
             scalar: Any
             for name, scalar in self.columns.items():
                 if name in {"headers", "tag"} and name in columns:
-                    raise CommandFailed(f"the records already have {name}: omit --{name.rstrip('s')}")
+                    raise CommandFailed(
+                        f"the records already have {name.rstrip('s')}s, which would be lost: omit --{name.rstrip('s')}"
+                    )
                 columns[name] = pa.repeat(scalar, batch.num_rows)
             yield pa.record_batch(columns)
 

@@ -228,6 +228,8 @@ def kinds_of(values: Sequence[str]) -> dict[str | None, ValueKind]:
     for text in values:
         topic, _, kind = text.rpartition("=")
         if kind not in set(ValueKind):
-            raise CommandFailed(f"--values {text!r}: give json, text or bytes, or TOPIC=json", EXIT_USAGE)
+            raise CommandFailed(
+                f"--values {text!r}: give KIND or TOPIC=KIND, where KIND is json, text or bytes", EXIT_USAGE
+            )
         kinds[topic or None] = ValueKind(kind)
     return kinds

@@ -42,7 +42,7 @@ class TopicDataset(ds.Dataset):
 
     @property
     def failure(self) -> Exception | None:
-        """The error that ended a scan; engines only report its text."""
+        """The error that ended a scan, or None. Engines only report its text."""
         return next((scan.failure for scan in self._scans if scan.failure is not None), None)
 
     def scanner(  # type: ignore[override] # other arguments concern files

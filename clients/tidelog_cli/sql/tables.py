@@ -61,7 +61,7 @@ def _values(batch: pa.RecordBatch, name: str) -> Iterator[bytes | None]:
 
 
 def sampled(extent: Extent, sample: int) -> list[Extent]:
-    """Return the sampled parts of a topic: the first and the last records of its largest partitions."""
+    """Return the sampled parts of a topic: the first and the last records of its largest partitions; none if empty."""
     sizes = {number: extent.ends[number] - start for number, start in extent.starts.items()}
     chosen = sorted(filter(sizes.get, sizes), key=lambda number: (-sizes[number], number))[:SAMPLED_PARTITIONS_MAX]
     if not chosen:

@@ -255,7 +255,7 @@ class TopApp(App[None]):
 
 
 def rate_text(rate: float | None) -> str:
-    """Return a rate for a table cell."""
+    """Return a rate for a table cell; a dash for None."""
     if rate is None:
         return ABSENT
     return f"{rate:,.0f}" if abs(rate) >= 10 or rate == 0 else f"{rate:.1f}"

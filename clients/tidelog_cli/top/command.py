@@ -43,7 +43,7 @@ def top(
         return
     require_extras("top", "top")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise CommandFailed("`tidelog top` needs a terminal; print its figures with: tidelog top --json", EXIT_USAGE)
+        raise CommandFailed("`tidelog top` needs a terminal; without one run: tidelog top --json", EXIT_USAGE)
     if code := with_client(bootstrap, lambda client: _run(client, interval, internal=internal)):
         raise typer.Exit(code)
 

@@ -158,7 +158,7 @@ def _ends(status: ClusterStatus) -> _Ends:
 
 
 def _rate(partition: Partition, end_before: int | None, passed_s: float) -> float | None:
-    """Return records per second; None without an earlier end, or if the log was truncated since."""
+    """Return records per second; None without an earlier end or elapsed time, or if the log was truncated since."""
     if end_before is None or passed_s <= 0 or partition.high_watermark < end_before:
         return None
     return (partition.high_watermark - end_before) / passed_s

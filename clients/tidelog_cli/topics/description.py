@@ -86,7 +86,11 @@ def append_text(timestamp_us: int) -> str:
 
 
 def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) -> str:
-    """Return the next deletion that retention will make in a partition; empty if no deletion is planned."""
+    """Return what retention will delete next in a partition, or that the topic is on hold; empty if nothing is planned.
+
+    Args:
+        now_s: seconds since 1970; None for the current time.
+    """
     following = partition.next_deletion
     if topic.hold:
         return "deletes nothing: the topic is on hold"

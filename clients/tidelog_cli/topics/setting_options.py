@@ -21,7 +21,7 @@ _INDEXED: Final = tuple(name.removeprefix(INDEX_PREFIX) for name in ALTERABLE if
 def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with an option for each setting that can be set, passed as `**settings`.
 
-    A setting without an option is missing from `settings`.
+    A setting whose option is not given on the command line is omitted from `settings`.
     """
     signature = inspect.signature(command, eval_str=True)
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]

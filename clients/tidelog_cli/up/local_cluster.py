@@ -81,8 +81,8 @@ def prepare(
     if port and port != founders[0]["port"]:
         native = ", ".join(str(founder["port"]) for founder in founders)
         raise CommandFailed(
-            f"the cluster in {data} has fixed ports {native}: omit --port, or create another cluster with another "
-            "--data",
+            f"the cluster in {data} has fixed ports {native}, got --port {port}: omit --port, or create another "
+            "cluster with another --data",
             EXIT_USAGE,
         )
     if len(management_ports) < nodes:

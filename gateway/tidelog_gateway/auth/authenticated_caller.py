@@ -115,7 +115,9 @@ class AuthenticatedCaller:
         except NotIdentifiedError as error:
             self._end(error.error)
         except (TidelogError, Problem) as error:
-            log.warning("cannot renew the ticket of %r, trying again in %g s: %s", self.principal, AGAIN_S, error)
+            log.warning(
+                "cannot renew the ticket of principal %r, trying again in %g s: %s", self.principal, AGAIN_S, error
+            )
         else:
             if identified.principal == self.principal:
                 self._take(identified)

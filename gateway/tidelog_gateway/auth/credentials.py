@@ -23,8 +23,8 @@ from tidelog_proto.text.base64_text import from_base64
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'
-"""The scheme Basic is not offered, because browsers would ask for a password and send it with every request, also those
-of foreign pages."""
+"""Value of `WWW-Authenticate`. It does not offer Basic, because browsers would ask for a password and send it with
+every request, also those of foreign pages."""
 
 USER_CHARS_MAX: Final = 2_048
 """Maximum length of the base64 of `user:password`."""
@@ -79,12 +79,12 @@ def credentials_in(headers: Headers) -> CallerCredentials | None:
     if not values:
         return None
     if len(values) > 1:
-        raise unauthenticated("the request has several Authorization headers; send one")
+        raise unauthenticated(f"the request has {len(values)} Authorization headers; send one")
     scheme, _, token = values[0].strip().partition(" ")
     if scheme.lower() == "basic":
         return _of_basic(token.strip())
     if scheme.lower() != "bearer":
-        raise unauthenticated(f"the scheme of the Authorization header is neither Bearer nor Basic; {_HOW}")
+        raise unauthenticated(f"the scheme of the Authorization header must be Bearer or Basic; {_HOW}")
     return credentials_of(token.strip())
 
 
@@ -130,10 +130,12 @@ def user_password(user: str, password: str) -> UserPassword:
     """
     try:
         if not password:
-            raise unauthenticated("the password is empty; send user:password")
+            raise unauthenticated("the password is empty; send the user's password")
         return UserPassword(user, password, Password(user, password))
     except InvalidRequestError as error:
-        raise unauthenticated("the user's name is invalid; send the name of an existing user") from error
+        raise unauthenticated(
+            f"the user's name is invalid ({error.__cause__}); send the name of an existing user"
+        ) from error
 
 
 def refuse_secrets_in(query: bytes) -> None:

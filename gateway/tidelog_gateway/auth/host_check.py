@@ -40,7 +40,7 @@ class HostCheck:
         """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
-        """Return whether `host`, the request's only `Host`, has passed `refuse_foreign_host` before."""
+        """Return whether `host`, the request's only `Host`, has passed `refuse_foreign_host`, or any is allowed."""
         return self._any or host in self._passed_hosts
 
     def refuse_foreign_host(self, headers: Headers, path: str) -> None:

@@ -34,7 +34,8 @@ def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
     raise Problem(
         403,
         "forbidden",
-        f"pages of {quoted_origin} may not use this gateway; add the origin to the setting allowed_origins",
+        f"pages of {quoted_origin} may not use this gateway; to allow them, add the origin to the setting "
+        "allowed_origins (TIDELOG_GATEWAY_ALLOWED_ORIGINS, --allow-origin)",
     )
 
 

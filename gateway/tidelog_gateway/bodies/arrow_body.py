@@ -85,7 +85,7 @@ async def arrow_records(
             break
         if number == MESSAGES_MAX:
             raise _fault(
-                f"the stream has more than {MESSAGES_MAX} record batches: combine them, or send several streams"
+                f"the stream has more than {MESSAGES_MAX} record batches: combine them, or send several requests"
             )
         where = f"record batch {number}"
         rows, size_bytes, is_compressed = _announced(message, where)
@@ -164,7 +164,8 @@ class _Messages:
             raise _no_stream(error) from error
         if message.metadata.size > METADATA_BYTES_MAX:
             raise _fault(
-                f"a message has more than {METADATA_BYTES_MAX} bytes of metadata: remove the metadata of the schema"
+                f"an Arrow message has {message.metadata.size} bytes of metadata, at most {METADATA_BYTES_MAX} are "
+                "allowed: remove the metadata of the schema"
             )
         return message
 
@@ -321,7 +322,10 @@ def _announced(message: Any, where: str) -> tuple[int, int, bool]:
         Problem: 422.
     """
     if message.type != "record batch":
-        raise _fault(f"{where}: got a {message.type} message; send columns without dictionaries")
+        raise _fault(
+            f"{where}: expected a record batch, got a message of type {message.type}; send columns without dictionary "
+            "encoding"
+        )
     metadata = memoryview(message.metadata).tobytes()
     body = b"" if message.body is None else memoryview(message.body).cast("B")
     try:
@@ -334,7 +338,10 @@ def _announced(message: Any, where: str) -> tuple[int, int, bool]:
     is_compressed = description.compression is not None
     for offset, stored_bytes in description.buffers:
         if offset < 0 or not 0 <= stored_bytes <= len(body) - offset:
-            raise _fault(f"{where}: a buffer of {stored_bytes} bytes at {offset} exceeds the body of {len(body)} bytes")
+            raise _fault(
+                f"{where}: the body of {len(body)} bytes does not contain the buffer of {stored_bytes} bytes at offset "
+                f"{offset}"
+            )
         decoded_bytes += _length_of(body, offset, stored_bytes, where) if is_compressed else stored_bytes
     return description.record_count, decoded_bytes, is_compressed
 
@@ -344,7 +351,9 @@ def _length_of(body: bytes | memoryview, offset: int, stored_bytes: int, where: 
     if not stored_bytes:
         return 0
     if stored_bytes < _LENGTH.size:
-        raise _fault(f"{where}: a compressed buffer has {stored_bytes} bytes, fewer than its length prefix")
+        raise _fault(
+            f"{where}: a compressed buffer has {stored_bytes} bytes, fewer than its length prefix of {_LENGTH.size}"
+        )
     length: int = _LENGTH.unpack_from(body, offset)[0]
     if length < -1:
         raise _fault(f"{where}: the decompressed length of a buffer must be >= -1, got {length}")

@@ -131,7 +131,9 @@ def _header_text(name: str, value: str) -> str:
     if len(value) > 1 and value.startswith('"') and value.endswith('"'):
         value = re.sub(r"\\(.)", r"\1", value[1:-1])
     if not value.isascii() or _ESCAPE.search(value):
-        raise _wrong_header(name, "must be ASCII, with % and all other characters as percent-encoded UTF-8")
+        raise _wrong_header(
+            name, "must be ASCII: encode each percent sign as %25, and other characters as percent-encoded UTF-8"
+        )
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeDecodeError as error:
@@ -227,11 +229,13 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
         ValueError: the data is not valid.
     """
     if "data" in members and "data_base64" in members:
-        raise ValueError("an event has either data or data_base64, got both")
+        raise ValueError("an event must not have both data and data_base64; send one of them")
     if "data_base64" in members:
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):
-            raise ValueError("must be a string of base64")  # a TypeError would be answered with 500
+            raise ValueError(
+                f"must be a string of base64, got {_shown(encoded)}"
+            )  # a TypeError would be answered with 500
         return from_base64(encoded), "data_base64"
     if "data" not in members:
         return b"", ""
@@ -258,8 +262,11 @@ def _attribute_text(raw: msgspec.Raw) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int) and -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
         return str(value)
-    got = shown(value) if isinstance(value, int | float) else "a list or an object"
-    raise ValueError(f"an attribute must be a string, a boolean or an integer of 32 bits, got {got}")
+    raise ValueError(f"an attribute must be a string, a boolean or an integer of 32 bits, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return "an array or an object" if isinstance(value, list | dict) else shown(value)
 
 
 def _attribute_fault(name: str, text: str) -> str | None:

@@ -81,7 +81,7 @@ def _names(row: bytes) -> list[str]:
     if faults:
         raise row_fault(1, faults[0])
     if "value" not in names:
-        raise row_fault(1, "the header row has no column value; add it")
+        raise row_fault(1, "the header row has no column named value; add it")
     headers = sum(name.startswith(HEADER_PREFIX) for name in names)
     if headers > HEADERS_PER_RECORD_MAX:
         raise row_fault(
@@ -154,8 +154,8 @@ class _Lists:
                 row = first + int(pc.index(column.is_null(), pa.scalar(value=True)).as_py())
                 raise row_fault(
                     row,
-                    'the value is missing; write "" for an empty one, or set the meaning of an unquoted empty field '
-                    "with empty_value=empty or empty_value=tombstone",
+                    'the value is missing; write "" for an empty one, or choose the meaning of unquoted empty fields '
+                    "with the query parameter empty_value=empty or empty_value=tombstone",
                 )
             column = column.fill_null("")
         values: list[bytes | None] = column.cast(pa.binary()).to_pylist()
@@ -171,7 +171,7 @@ class _Lists:
                     headers.append((name, value))
         self._header_count += sum(map(len, lists))
         if self._header_count > HEADERS_PER_REQUEST_MAX:
-            detail = f"the body has more than {HEADERS_PER_REQUEST_MAX} headers; send fewer rows per request"
+            detail = f"the records have more than {HEADERS_PER_REQUEST_MAX} headers; send fewer rows per request"
             raise invalid([{"pointer": "", "detail": detail}])
         return lists
 

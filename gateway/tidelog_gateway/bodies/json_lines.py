@@ -58,7 +58,7 @@ class LineBuffer:
         self._keep(data[last + 1 :])
 
     def end(self) -> list[Line]:
-        """Return the last line, which may lack its line end."""
+        """Return the last line, which may lack its line end; an empty list if it is blank."""
         text = b"".join(self._parts).strip()
         self._parts.clear()
         self.held_bytes = 0

@@ -130,7 +130,7 @@ def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Rec
     keys = _keys(records)
     tags = _given([record.tag for record in records])
     if tags is not None and any(tag is not None and len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
-        raise ValueError("a tag is longer than the limit")
+        raise ValueError(f"a tag has more than {TAG_BYTES_MAX} bytes")
     stamps = _given([record.timestamp_ms for record in records])
     timestamps_us: list[int] | None = None
     if stamps is not None:

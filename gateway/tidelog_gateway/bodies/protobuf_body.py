@@ -62,7 +62,11 @@ def _cut(body: bytes, at: int, number: int) -> _Cut:
     start, count = at, 0
     while at < len(body) and count < _PART_RECORDS:
         if body[at] != _RECORDS_TAG:
-            raise _fault("", f"byte {at} does not begin a record; the body must be a PublishRecords of publish.proto")
+            raise _fault(
+                "",
+                f"byte {at} does not begin a record: expected {_RECORDS_TAG:#04x}, got {body[at]:#04x}; the body must "
+                "be a PublishRecords message of publish.proto",
+            )
         size_bytes, begin = _varint(body, at + 1)
         end = begin + size_bytes
         if end > len(body):
@@ -92,7 +96,9 @@ def _check_fields(body: bytes, at: int, end: int, number: int) -> None:
         elif kind in _FIXED_BYTES:
             at += _FIXED_BYTES[kind]
         else:
-            raise _fault(where, "is not protobuf")
+            raise _fault(
+                where, f"is not protobuf: it has a field of wire type {kind}, and only 0, 1, 2 and 5 are allowed"
+            )
     if at < end:
         detail = f"has more than {_FIELDS_MAX} fields; a record has at most {HEADERS_PER_RECORD_MAX} headers"
         raise _fault(where, detail)
@@ -105,20 +111,20 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise _fault("", f"byte {at} does not begin a number: the body is not protobuf")
+    raise _fault("", f"the varint at byte {at} does not end within {_VARINT_BYTES_MAX} bytes: the body is not protobuf")
 
 
 def _parsed(part: bytes, first: int) -> list[PublishRecord]:
     try:
         message = PublishRecords.FromString(part)
     except DecodeError as error:
-        raise _fault(f"/records/{first}", f"this record or one of the next is not protobuf: {error}") from error
+        raise _fault(f"/records/{first}", f"this record or a later one is not protobuf: {error}") from error
     size_bytes = message.ByteSize()
     message.DiscardUnknownFields()
     if message.ByteSize() != size_bytes:
         raise _fault(
             f"/records/{first}",
-            "this record or one of the next has fields that publish.proto does not have; leave them out",
+            "this record or a later one has fields that publish.proto does not define; omit them",
         )
     return list(message.records)
 
@@ -156,7 +162,8 @@ class _Lists:
             self._header_count += len(headers)
         if self._header_count > HEADERS_PER_REQUEST_MAX:
             raise _fault(
-                "/records", f"the body has more than {HEADERS_PER_REQUEST_MAX} headers; send fewer records per request"
+                "/records",
+                f"the records have more than {HEADERS_PER_REQUEST_MAX} headers; send fewer records per request",
             )
 
     def records(self) -> Records:

@@ -20,8 +20,9 @@ from tidelog_proto.flow.byte_budget import ByteBudget, Holder
 from tidelog_proto.limits import KIB
 
 SMALL_ANSWER_BYTES: Final = 16 * KIB
+"""Answers up to this size may exceed the limit, so that publishing does not wait for slow readers."""
 SMALL_SHARE: Final = 16
-"""Answers up to this size may exceed the limit by a sixteenth, so that publishing does not wait for slow readers."""
+"""Divisor of the limit that gives the bytes by which small answers may exceed it."""
 
 
 class Receiver(Holder, Protocol):

@@ -207,7 +207,7 @@ class CallerCache:
                 raise Problem(
                     429,
                     "overloaded",
-                    f"{queue.waiting_max} new callers wait for verification, the limit; send the request again later",
+                    f"{queue.waiting_max} new callers wait for verification, the maximum; send the request again later",
                     retryable=True,
                 )
             verifying = asyncio.get_running_loop().create_task(

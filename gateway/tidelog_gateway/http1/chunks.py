@@ -65,7 +65,7 @@ class ChunkedBody:
             expected = b"\r\n"[-self._left_bytes :]
             end = data[at : at + self._left_bytes]
             if not expected.startswith(end):
-                raise HeadError("a chunk is longer than its announced size; end it with CR LF after that many bytes")
+                raise HeadError(f"a chunk must end with CR LF after its announced size, got {end.decode('latin-1')!r}")
             at += len(end)
             self._left_bytes -= len(end)
         return at

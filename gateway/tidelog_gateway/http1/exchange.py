@@ -204,11 +204,13 @@ class Exchange:
         try:
             await app(self.scope, self.receive, self.send)
         except BaseException as error:  # noqa: BLE001 - any fault: logged, and the connection is answered, as ASGI servers do
-            CONNECTION_LOG.error("Exception in ASGI application\n", exc_info=error)
+            method, path = self.scope["method"], self.scope["path"]
+            CONNECTION_LOG.error("failed to answer %s %r", method, path, exc_info=error)
             await self._failed()
         else:
             if not self.response_complete and not self.disconnected:
-                CONNECTION_LOG.error("ASGI callable returned without completing response.")
+                method, path = self.scope["method"], self.scope["path"]
+                CONNECTION_LOG.error("the answer to %s %r was not completed", method, path)
                 await self._failed()
         finally:
             if self._early_arrival is not None and self._early_arrival.held_bytes:
@@ -270,7 +272,7 @@ class Exchange:
                 connection.end_diversion()
 
     async def collect(self, came: Callable[[int], None]) -> bytes | None:
-        """Return the whole body; None if the client disconnects before.
+        """Return the whole body; None if the client disconnects, or the response is complete, before the body's end.
 
         The calling task has reserved memory for the whole body: parts are collected without waking the task for each,
         and reading is not paused.
@@ -344,12 +346,14 @@ class Exchange:
             return
         if self._head is None and not self.response_started:
             if message["type"] != "http.response.start":
-                raise RuntimeError(f"Expected ASGI message 'http.response.start', but got {message['type']!r}.")
+                raise RuntimeError(f"expected the ASGI message 'http.response.start', got {message['type']!r}")
             self._expects_continue = False
             self._head = self._head_of(message["status"], message.get("headers", ()))
             return
         if self.response_complete or message["type"] != "http.response.body":
-            raise RuntimeError(f"Unexpected ASGI message {message['type']!r} sent.")
+            raise RuntimeError(
+                f"expected the ASGI message 'http.response.body' until the answer is complete, got {message['type']!r}"
+            )
         self._write(message.get("body", b""), more_body=message.get("more_body", False))
 
     async def reply(self, status: int, fields: bytes, body: bytes) -> None:
@@ -396,7 +400,9 @@ class Exchange:
         self._left_bytes = (length or 0) if has_body else 0
         head = b"".join(lines)
         if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise RuntimeError("a header field of the answer has a CR, LF or NUL character in its name or value")
+            bad = next(line for line in lines if b"\0" in line or line.count(b"\n") > 1 or line.count(b"\r") > 1)
+            bad_name = bad.partition(b":")[0].decode("latin-1")
+            raise RuntimeError(f"the header field {bad_name!r} of the answer contains a CR, LF or NUL character")
         return b"%b%b\r\n" % (_STATUS_LINES[status], head)
 
     def _write(self, body: bytes, *, more_body: bool) -> None:
@@ -409,9 +415,9 @@ class Exchange:
         else:
             self._left_bytes -= len(body)
             if self._left_bytes < 0:
-                raise RuntimeError("Response content longer than Content-Length")
+                raise RuntimeError(f"the answer's body has {-self._left_bytes} bytes more than its Content-Length")
             if self._left_bytes and not more_body:
-                raise RuntimeError("Response content shorter than Content-Length")
+                raise RuntimeError(f"the answer's body has {self._left_bytes} bytes fewer than its Content-Length")
         head, self._head = self._head, None
         transport = self._connection.transport
         self.response_started = True

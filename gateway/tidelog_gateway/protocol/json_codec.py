@@ -40,7 +40,7 @@ class JsonCodec:
     shares_feeds = True
 
     def payload(self, event: Mapping[str, Any]) -> str | bytes | None:
-        """Return the text of an event."""
+        """Return the text of an event; None for a binary message."""
         text: str | None = event.get("text")
         return text
 

@@ -69,7 +69,7 @@ def _partition_of(name: object) -> object:
     if not isinstance(name, str):
         return name
     if _PARTITION.fullmatch(name) is None:
-        raise ValueError("must be a partition number in decimal digits without leading zeros")
+        raise ValueError(f"must be a partition number in decimal digits without leading zeros, got {name[:40]!r}")
     return int(name)
 
 
@@ -106,7 +106,7 @@ class AtTime(_Message):
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if (self.timestamp_ms is None) == (self.timestamp is None):
-            raise ValueError("a start by time must have either timestamp_ms or timestamp")
+            raise ValueError("a start by time must have exactly one of timestamp_ms and timestamp")
         return self
 
     @field_validator("timestamp_ms")
@@ -171,8 +171,10 @@ class Sub(_Message):
 
     @model_validator(mode="after")
     def _lag_has_a_bound(self) -> Self:
-        if (self.on_lag == "pause") != (self.max_lag_records is None):
-            raise ValueError('max_lag_records and "on_lag":"skip" or "close" require each other: set both or neither')
+        if self.on_lag != "pause" and self.max_lag_records is None:
+            raise ValueError(f'"on_lag":"{self.on_lag}" requires max_lag_records: set it')
+        if self.on_lag == "pause" and self.max_lag_records is not None:
+            raise ValueError('max_lag_records requires "on_lag":"skip" or "on_lag":"close": set one, or omit it')
         if self.on_lag != "pause" and self.member:
             raise ValueError("a member of a group cannot limit its lag: leave on_lag and max_lag_records out")
         return self
@@ -246,9 +248,11 @@ class ClientMessage(_Message):
     def _one_request(self) -> Self:
         requests = [name for name in REQUESTS if getattr(self, name) is not None]
         if len(requests) != 1:
-            raise ValueError(f"a message must have exactly one of {', '.join(REQUESTS)}, got {requests or 'none'}")
+            raise ValueError(
+                f"a message must have exactly one of {', '.join(REQUESTS)}, got {', '.join(requests) or 'none'}"
+            )
         if self.id is None and self.credit is None:
-            raise ValueError(f"{requests[0]} requires an id, which the answer to it repeats: add id")
+            raise ValueError(f"a message with {requests[0]} requires an id, which its answer repeats: add id")
         return self
 
 

@@ -32,7 +32,7 @@ class ProtoCodec:
     shares_feeds = False
 
     def payload(self, event: Mapping[str, Any]) -> str | bytes | None:
-        """Return the bytes of an event."""
+        """Return the bytes of an event; None for a text message."""
         data: bytes | None = event.get("bytes")
         return data
 

@@ -117,7 +117,7 @@ def positions_in(token: str, scope: Scope) -> dict[int, int]:
     _, topic_id, name_check, filter_check = _HEAD.unpack_from(data)
     expected = _HEAD.unpack(scope.head())
     if name_check != expected[2]:
-        raise _invalid(f"it belongs to another topic than {scope.topic!r}; keep one token for each subscription")
+        raise _invalid(f"it belongs to another topic than {scope.topic!r}; send a token of this topic, or none")
     if topic_id != scope.topic_id:
         raise Problem(
             410,
@@ -126,7 +126,9 @@ def positions_in(token: str, scope: Scope) -> dict[int, int]:
             'are not valid in the new topic; subscribe without resume_token, with "from":"earliest" to read all of it',
         )
     if filter_check != expected[3]:
-        raise _invalid("it belongs to a subscription with another key or tag; keep one token for each subscription")
+        raise _invalid(
+            "it belongs to a subscription with another key or tag; use the same key and tag, or send no token"
+        )
     return _positions(data)
 
 

@@ -248,7 +248,8 @@ class WsProtocol:
         limit = self._settings.ws_subscriptions_max
         if len(self.subscriptions) >= limit:
             detail = (
-                f"this connection already has {limit} subscriptions, the maximum: end one, or open another connection"
+                f"this connection already has {limit} subscriptions, the maximum (ws_subscriptions_max): end one with "
+                "unsub, or open another connection"
             )
             raise Problem(429, "too_many_subscriptions", detail)
         self.subscriptions[sub.sid] = Subscription(

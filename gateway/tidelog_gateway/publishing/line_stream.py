@@ -133,7 +133,7 @@ class LineStream(Response):
     # ------------------------------------------------------------------------------------------------- the body
 
     async def _read(self, receive: Receive, writing: asyncio.Task[None]) -> Problem | None:
-        """Receive the body; return the problem that ended it early.
+        """Receive the body; return the problem that ended it early, None if it was received completely.
 
         Raises:
             _ClientGoneError: the client has gone.

@@ -52,7 +52,9 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     await answer.reserve(_RESERVED_BYTES)
     record = await gateway.client.get(topic, parse_key(key, key_encoding), partition=partition)
     if record is None:
-        raise Problem(404, "not_found", f"topic {topic!r} has no record with this key")
+        where = "the partition that the key selects" if partition is None else f"partition {partition}"
+        detail = f"topic {topic!r} has no record with this key in {where}"
+        raise Problem(404, "not_found", f"{detail}; to search another partition, set the parameter partition")
     response = json_response({"partition": record.partition, "record": row_of(record)})
     await answer.reserve(len(response.body))
     gateway.metrics.http_records_out.inc()

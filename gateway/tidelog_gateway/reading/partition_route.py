@@ -217,7 +217,7 @@ def _is_short(fetched: Fetched, records_max: int) -> bool:
 
 
 def limits_of(gateway: Gateway, max_records: int | None, max_bytes: int | None) -> tuple[int, int]:
-    """Return the limits of an answer: records, and bytes of payload."""
+    """Return the limits of an answer: records, and bytes of payload; None for the default of either."""
     settings = gateway.settings
     return max_records or min(RECORDS_DEFAULT, settings.records_per_request_max), max_bytes or settings.fetch_bytes_max
 

@@ -44,7 +44,7 @@ from tidelog_proto.text.json_text import check_limits
 
 HEADERS_PER_RECORD_MAX: Final = 256
 HEADERS_PER_REQUEST_MAX: Final = 100_000
-"""Limits the memory for headers, which take two bytes in a body and a hundred when decoded."""
+"""Maximum number of headers of all records of a request: one takes two bytes in a body and a hundred when decoded."""
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3, fail_fast=True)]
@@ -289,13 +289,17 @@ def _tags(records: Sequence[JsonRecord], path: Sequence[str | int], faults: list
 
 def _from_utf8(value: object) -> bytes:
     if not isinstance(value, str):
-        raise ValueError("must be a string or null; set value_encoding to json for other JSON values")  # noqa: TRY004 # a fault of the request, collected with the others
+        raise ValueError(f"must be a string or null, got {_kind(value)}; for JSON values set value_encoding to json")  # noqa: TRY004 # a fault of the request, collected with the others
     return value.encode()
+
+
+def _kind(value: object) -> str:
+    return "an array or an object" if isinstance(value, list | dict) else shown(value)
 
 
 def _from_base64(value: object) -> bytes:
     if not isinstance(value, str):
-        raise ValueError("must be a string of base64, or null")  # noqa: TRY004 # a fault of the request, collected with the others
+        raise ValueError(f"must be a string of base64, or null, got {_kind(value)}")  # noqa: TRY004 # a fault of the request, collected with the others
     return from_base64(value)
 
 

@@ -262,7 +262,7 @@ class Delivery:
                     return
 
     async def _next(self, consumer: Consumer) -> ConsumedBatch | None:
-        """Wait for the next batch; None if the client was closed, or the subscription should follow a feed."""
+        """Wait for the next batch; None if the consumer was closed, or the subscription should follow a feed."""
         if self._feed_reader is None or consumer.has_arrivals:
             return await consumer.next_batch()
         if self._is_at_end and not self._feed_reader.has_feed():

@@ -47,12 +47,13 @@ class Lag:
 
     Attributes:
         skips: whether `on_lag` is `skip`.
+        max_records: the subscription's `max_lag_records`.
     """
 
     def __init__(self, gateway: Gateway, protocol: WsProtocol, sub: Sub, sender: MessageSender) -> None:
         assert sub.max_lag_records is not None
         self.skips = sub.on_lag == "skip"
-        self._max_records = sub.max_lag_records
+        self.max_records = sub.max_lag_records
         self._topic_ends = gateway.topic_ends
         self._protocol = protocol
         self._sid = sub.sid
@@ -98,7 +99,7 @@ class Lag:
         partition, position, end = worst
         detail = (
             f"partition {partition}: position {position} is {end - position} offsets before the end {end}, more than "
-            f'max_lag_records = {self._max_records}; connect again and resume, or set "on_lag":"skip" to continue at '
+            f'max_lag_records = {self.max_records}; connect again and resume, or set "on_lag":"skip" to continue at '
             "the end"
         )
         extra: dict[str, Any] = {"partition": partition, "next_offset": position, "high_watermark": end}
@@ -116,5 +117,5 @@ class Lag:
         return [
             Behind(partition, positions[partition], end)
             for partition, end in ends.items()
-            if partition in positions and end - positions[partition] > self._max_records
+            if partition in positions and end - positions[partition] > self.max_records
         ]

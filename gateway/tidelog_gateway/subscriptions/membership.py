@@ -81,7 +81,9 @@ class Membership:
             TidelogError: the member was fenced, or the commit failed.
         """
         if self._consumer is None:
-            raise MemberFencedError("this subscription has not joined its group yet: commit after `assigned`")
+            raise MemberFencedError(
+                "this subscription has not joined its group yet: commit after the message `assigned`"
+            )
         positions = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
         try:
             held = await self._consumer.commit(positions, note=note)

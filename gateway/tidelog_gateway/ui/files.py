@@ -104,4 +104,8 @@ def _is_current(held: str, etag: str) -> bool:
 
 def _refuse_switched_off(gateway: GatewayDep) -> None:
     if gateway.settings.ui == "off":
-        raise Problem(404, "not_found", "this gateway serves no page, because ui = off in its settings; set ui = on")
+        raise Problem(
+            404,
+            "not_found",
+            "the page is disabled by ui = off in this gateway's settings; set ui to on or read_only, and restart it",
+        )

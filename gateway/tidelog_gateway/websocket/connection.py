@@ -215,7 +215,9 @@ class Connection:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._send(end_message(sid, problem))
-        raise LaggingError(f"subscription {sid} is more than max_lag_records behind: connect again and resume")
+        raise LaggingError(
+            f"subscription {sid} lags by more than max_lag_records = {lag.max_records}: connect again and resume"
+        )
 
     async def _commit(self, action: CommitOffsets) -> dict[str, Any]:
         held = await self._deliveries[action.sid].delivery.commit(action.offsets, action.note)

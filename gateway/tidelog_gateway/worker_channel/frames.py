@@ -52,7 +52,7 @@ def frame_length(header: bytes) -> tuple[bytes, int]:
     """
     kind, length = HEADER.unpack(header)
     if length > PAYLOAD_BYTES_MAX:
-        raise FrameError(f"a frame has {length} bytes, and the limit is {PAYLOAD_BYTES_MAX}")
+        raise FrameError(f"a frame of kind {kind!r} has a payload of {length} bytes; the limit is {PAYLOAD_BYTES_MAX}")
     return kind, length
 
 

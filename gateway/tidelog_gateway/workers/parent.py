@@ -226,7 +226,13 @@ class Parent:
         except OSError as error:  # out of processes, descriptors or memory
             next_step = "trying again" if self._serving() else "stopping the gateway, because no other worker serves"
             why = error.strerror
-            log.error("worker %d cannot be started: %s; %s", slot.number, why, next_step)  # noqa: TRY400 - one line
+            log.error(  # noqa: TRY400 - one line
+                "worker %d cannot be started: %s; check the free memory and the limits of processes (ulimit -u) and "
+                "open files (ulimit -n); %s",
+                slot.number,
+                why,
+                next_step,
+            )
             if not self._serving():
                 self._stop(1)
             self._wait_longer(slot)
@@ -245,7 +251,7 @@ class Parent:
             for kind, payload in worker.received():
                 self._take(worker, kind, payload)
         except (frames.FrameError, ValueError) as error:
-            log.error("%s sent an invalid frame (%s); replacing it", worker.name, error)  # noqa: TRY400 - one line
+            log.error("%s sent an invalid frame (%s); killing it", worker.name, error)  # noqa: TRY400 - one line
             worker.kill()
 
     def _take(self, worker: WorkerProcess, kind: bytes, payload: bytes) -> None:
@@ -274,7 +280,7 @@ class Parent:
                     if other is not worker and other.is_ready:
                         self._send(other, frames.SAMPLE, payload)
             case _:
-                raise ValueError(f"unknown kind {kind!r}")
+                raise ValueError(f"its kind {kind!r} is unknown")
 
     def _check_up(self) -> None:
         if not self._is_up and self._code is None and len(self._serving()) == len(self._slots):
@@ -329,7 +335,12 @@ class Parent:
             return
         if not worker.is_ready and not (self._is_up and self._serving()):
             what = "could not start" if not self._is_up else "could not be replaced, and no other worker serves"
-            log.error("%s %s: it %s; stopping the gateway", worker.name, what, describe_end(code))
+            log.error(
+                "%s %s: it %s; stopping the gateway; see the messages of the worker above",
+                worker.name,
+                what,
+                describe_end(code),
+            )
             self._stop(code if code > 0 else 1)
             return
         if worker.served_ticks >= STEADY_TICKS:
@@ -367,7 +378,11 @@ class Parent:
 
     def _kill_remaining(self) -> None:
         for worker in self._running():
-            log.error("%s has not stopped in time; killing it", worker.name)
+            log.error(
+                "%s has not stopped in time (stop_timeout_s = %g); killing it",
+                worker.name,
+                self._settings.stop_timeout_s,
+            )
             worker.kill()
             self._code = self._code or 1
         self._kill_at = float("inf")

@@ -82,12 +82,16 @@ class KafkaLoops:
             try:
                 topic = admin.list_topics(name, timeout=ANSWER_S).topics[name]
             except Exception as error:
-                raise CommandFailed(f"the broker at {self._bootstrap} does not respond: {error}") from error
+                raise CommandFailed(
+                    f"the Kafka broker at {self._bootstrap} did not list topic {name}: {error}; check the address "
+                    "given with --kafka"
+                ) from error
             if topic.partitions:
                 return name
             if time.monotonic() >= give_up:  # right after its start, a broker may not list its topics yet
                 raise CommandFailed(
-                    f"the broker at {self._bootstrap} did not create the topic {name}: {refused or topic.error}"
+                    f"the Kafka broker at {self._bootstrap} did not create topic {name} within {ANSWER_S:g} s: "
+                    f"{refused or topic.error}; see the broker's log"
                 )
             time.sleep(LOOK_S)
 
@@ -132,8 +136,8 @@ class KafkaLoops:
         timed = clock.stop(len(records.values))
         if left:
             raise WrongCountError(
-                f"{left} records of {len(records.values)} were not acknowledged by the Kafka broker within "
-                f"{12 * ANSWER_S:g} s"
+                f"topic {topic!r}: the Kafka broker did not acknowledge {left} of {len(records.values)} records within "
+                f"{12 * ANSWER_S:g} s; see the broker's log"
             )
         return timed
 
@@ -162,7 +166,8 @@ class KafkaLoops:
         consumer.close()
         if count != expected:
             raise WrongCountError(
-                f"{count} records read from the Kafka broker, {expected} acknowledged: some were lost or read twice"
+                f"topic {topic!r}: the Kafka broker acknowledged {expected} records, and {count} were read: some were "
+                f"read twice, or lost, or not received for {ANSWER_S:g} s"
             )
         return timed
 

@@ -132,7 +132,8 @@ async def _read(client: Client, topic: str, partition: int, start: int, end: int
         for batch in fetched.batches:
             if batch.base_offset != at:
                 raise WrongCountError(
-                    f"{topic}/{partition}: got offset {batch.base_offset}, expected {at}: records between are missing"
+                    f"topic {topic!r}, partition {partition}: expected a batch at offset {at}, got one at "
+                    f"{batch.base_offset}: the records between them are missing"
                 )
             numbers.append(numbers_of(batch.columns().column("value")))
             at = batch.end_offset

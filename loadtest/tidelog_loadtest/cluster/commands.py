@@ -91,7 +91,9 @@ def failover_command(
         result = uvloop.run(failover(plan, tell))
     show(result, data, as_json=as_json)
     if result.lost or result.whole.twice:
-        raise CommandFailed(f"{result.lost} acknowledged records lost, {result.whole.twice} records duplicated")
+        raise CommandFailed(
+            f"{result.lost} acknowledged records were lost, {result.whole.twice} records were stored twice"
+        )
 
 
 def slow_replica_command(

@@ -261,8 +261,8 @@ class _Rounds:
                 return await awaited
         except TimeoutError:
             raise CommandFailed(
-                f"for {TAKEOVER_S:.0f} s no publish was acknowledged, or a partition had no new owner ({load.failed} "
-                f"sends failed; last error: {load.last_error or 'none'})"
+                f"the cluster did not recover within {TAKEOVER_S:.0f} s: no publish was acknowledged, or a partition "
+                f"got no new owner ({load.failed} publishes failed; last error: {load.last_error or 'none'})"
             ) from None
 
 

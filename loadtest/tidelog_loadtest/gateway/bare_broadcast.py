@@ -86,8 +86,10 @@ class Translator(asyncio.Protocol):
 def translated_frame(partition: int, batch: memoryview) -> bytes:
     """Return the WebSocket frame of a batch."""
     header, body = unpack_header(batch), batch[HEADER_BYTES:]
-    if crc32c(body) != header.body_crc:
-        raise ValueError("the CRC32C of the batch's body does not match the batch's header")
+    if (found_crc := crc32c(body)) != header.body_crc:
+        raise ValueError(
+            f"a batch header declares CRC32C {header.body_crc:#010x} for the body, its bytes have {found_crc:#010x}"
+        )
     columns = pa.ipc.read_record_batch(pa.py_buffer(body), stored_schema_of(header.flags))
     values: list[Any] = columns.column(0).to_pylist()
     row = b'{"offset":%%d,"timestamp_ms":%d,"key":null,"value":"%%b","value_encoding":"utf8"}' % (

@@ -130,7 +130,10 @@ async def measure_idle(surface: Surface, connections: int, seconds: float, direc
             await asyncio.sleep(seconds)
             cpu_ms_s = (cpu_s(pid) - before_s) * 1000 / seconds
             if any(each.lost for each in clients):
-                raise CommandFailed(f"{sum(each.lost for each in clients)} of {connections} connections were closed")
+                raise CommandFailed(
+                    f"the gateway closed {sum(each.lost for each in clients)} of {connections} connections; see its "
+                    "output above"
+                )
     return IdleResult(surface, connections, used_bytes, used_bytes // connections, round(cpu_ms_s, 2))
 
 

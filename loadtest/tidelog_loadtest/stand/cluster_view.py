@@ -173,4 +173,4 @@ async def _until_nothing(look: Callable[[], Awaitable[str]], partitions: int) ->
                     return
                 await asyncio.sleep(POLL_S * (1 + partitions // 100))
     except TimeoutError:
-        raise CommandFailed(f"the cluster has not recovered after {limit_s:.0f} s: {missing}") from None
+        raise CommandFailed(f"the cluster is still not ready after {limit_s:.0f} s: {missing}") from None

@@ -167,13 +167,13 @@ class StreamUser(User):
             OSError: the stream was refused or has ended.
         """
         if self.events.status != 200:
-            raise OSError(f"the stream was refused with status {self.events.status}")
+            raise OSError(f"the gateway refused the event stream with status {self.events.status}")
         data = b""
         while (line := self.events.readline()).strip():
             if line.startswith(b"data: "):
                 data = line[6:]
         if not line:
-            raise OSError("the gateway ended the stream")
+            raise OSError("the gateway ended the event stream")
         return data
 
 

@@ -48,5 +48,7 @@ def parse_key(text: str) -> Key:
     """
     match = _KEY.fullmatch(text)
     if match is None:
-        raise ProtocolError(pb.UNAUTHENTICATED, f"not an API key: expected the form {KEY_PREFIX}ID_SECRET")
+        raise ProtocolError(
+            pb.UNAUTHENTICATED, f"not an API key: expected the form {KEY_PREFIX}ID_SECRET; copy the whole key"
+        )
     return Key(match[1], match[2])

@@ -33,7 +33,7 @@ def saslprep(text: str) -> str:
     )
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     if not prepared:
-        raise ValueError("the text is empty")
+        raise ValueError("the text is empty, or has only characters that are ignored (RFC 4013)")
     if any(prohibited(char) for char in prepared for prohibited in _PROHIBITED):
         raise ValueError(
             "the text has a character that is prohibited in names and passwords (RFC 4013), such as a control "
@@ -43,5 +43,8 @@ def saslprep(text: str) -> str:
     if any(map(stringprep.in_table_d1, prepared)):
         ends_well = stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1])
         if not ends_well or any(map(stringprep.in_table_d2, prepared)):
-            raise ValueError("the text mixes left-to-right and right-to-left characters, which RFC 4013 forbids")
+            raise ValueError(
+                "the text has right-to-left characters, so it must begin and end with one, and have no left-to-right "
+                "character (RFC 4013)"
+            )
     return prepared

@@ -29,6 +29,7 @@ ITERATIONS: Final = 60_000
 ITERATIONS_MIN: Final = 15_000
 ITERATIONS_MAX: Final = 1_000_000
 SCRAM_CHARS_MAX: Final = 4_096
+_SERVER_NONCE_CHARS_MIN: Final = 16
 SCRAM_NONCE_BYTES: Final = 18
 SCRAM_SALT_BYTES: Final = 16
 PASSWORD_CHARS_MAX: Final = 1_024
@@ -71,7 +72,7 @@ def salted_password(password: str, salt: bytes, iterations: int) -> bytes:
         ValueError: the password is invalid; the message does not contain it.
     """
     if len(password) > PASSWORD_CHARS_MAX:
-        raise ValueError(f"a password must have at most {PASSWORD_CHARS_MAX} characters")
+        raise ValueError(f"a password must have at most {PASSWORD_CHARS_MAX} characters, got {len(password)}")
     return hashlib.pbkdf2_hmac("sha256", saslprep(password).encode(), salt, iterations)
 
 
@@ -117,7 +118,7 @@ def opened(message: str) -> Opening:
     Raises:
         ScramError: the message is malformed.
     """
-    match = _matched(_CLIENT_FIRST, message)
+    match = _matched(_CLIENT_FIRST, message, "client-first-message")
     if _NAME.fullmatch(match[3]) is None:
         raise ScramError("invalid user name: = and , must be sent as =3D and =2C (RFC 5802)")
     try:
@@ -152,12 +153,14 @@ class ServerSide:
         Raises:
             ScramError: the client's final message is malformed, or belongs to another exchange.
         """
-        match = _matched(_CLIENT_FINAL, message)
+        match = _matched(_CLIENT_FINAL, message, "client-final-message")
         same_nonce = hmac.compare_digest(match[3].encode(), (self.opening.nonce + self.nonce).encode())
-        if not same_nonce or _decoded(match[2]) != self.opening.gs2_header.encode():
-            raise ScramError("the message belongs to another exchange: its nonce or GS2 header differs")
+        if not same_nonce or _decoded(match[2], "GS2 header") != self.opening.gs2_header.encode():
+            raise ScramError(
+                "it belongs to another exchange: its nonce or GS2 header differs from that of the client-first-message"
+            )
         signed = f"{self.opening.bare},{self.first},{match[1]}".encode()
-        client_key = _xor(_decoded(match[4]), _mac(self.verifier.stored_key, signed))
+        client_key = _xor(_decoded(match[4], "proof"), _mac(self.verifier.stored_key, signed))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self.verifier.stored_key):
             return None
         return "v=" + base64.b64encode(_mac(self.verifier.server_key, signed)).decode()
@@ -185,19 +188,22 @@ class ClientSide:
         Raises:
             ScramError: the message is malformed, has another nonce, or its iteration count is out of bounds.
         """
-        match = _matched(_SERVER_FIRST, message)
-        if not match[1].startswith(self._nonce) or len(match[1]) < len(self._nonce) + 16:
-            raise ScramError("the message belongs to another exchange, or its nonce is too short")
+        match = _matched(_SERVER_FIRST, message, "server-first-message")
+        if not match[1].startswith(self._nonce) or len(match[1]) < len(self._nonce) + _SERVER_NONCE_CHARS_MIN:
+            raise ScramError(
+                "the nonce of the server-first-message must be the client's nonce followed by at least "
+                f"{_SERVER_NONCE_CHARS_MIN} characters"
+            )
         if not ITERATIONS_MIN <= int(match[3]) <= ITERATIONS_MAX:
             raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {match[3]}")
-        self._challenge = message, _decoded(match[2]), int(match[3])
+        self._challenge = message, _decoded(match[2], "salt"), int(match[3])
         return self._challenge[1:]
 
     def final(self, salted: bytes) -> str:
         """Return the client's final message; `salted` is the result of `salted_password` for the node's challenge."""
         assert self._challenge is not None, "`challenged` is called first"
         server_first = self._challenge[0]
-        without_proof = f"c=biws,r={_matched(_SERVER_FIRST, server_first)[1]}"
+        without_proof = f"c=biws,r={_matched(_SERVER_FIRST, server_first, 'server-first-message')[1]}"
         signed = f"{self.first.removeprefix('n,,')},{server_first},{without_proof}".encode()
         client_key = _mac(salted, b"Client Key")
         proof = _xor(client_key, _mac(hashlib.sha256(client_key).digest(), signed))
@@ -210,23 +216,26 @@ class ClientSide:
         Raises:
             ScramError: the signature is wrong, so the sender does not have the user's password verifier.
         """
-        signature = _decoded(_matched(_SERVER_FINAL, message)[1])
+        signature = _decoded(_matched(_SERVER_FINAL, message, "server-final-message")[1], "server signature")
         if not self._signature or not hmac.compare_digest(signature, self._signature):
             raise ScramError("the server signature is wrong: the node does not have the user's password verifier")
 
 
-def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
+def _matched(pattern: re.Pattern[str], message: str, what: str) -> re.Match[str]:
     match = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
     if match is None:
-        raise ScramError("the message does not have the form that RFC 5802 requires at this step of the exchange")
+        raise ScramError(
+            f"expected a {what} (RFC 5802) without channel binding, of at most {SCRAM_CHARS_MAX} characters, got "
+            f"another text of {len(message)} characters"
+        )
     return match
 
 
-def _decoded(text: str) -> bytes:
+def _decoded(text: str, what: str) -> bytes:
     try:
         return from_base64(text)
     except ValueError as error:
-        raise ScramError("the message contains invalid base64") from error
+        raise ScramError(f"its {what} is not canonical base64 (RFC 4648)") from error
 
 
 def _mac(key: bytes, message: bytes) -> bytes:
@@ -235,5 +244,5 @@ def _mac(key: bytes, message: bytes) -> bytes:
 
 def _xor(one: bytes, other: bytes) -> bytes:
     if len(one) != len(other):
-        raise ScramError(f"the proof must have {len(one)} bytes, got {len(other)}")
+        raise ScramError(f"its proof must have {len(other)} bytes, got {len(one)}")
     return bytes(a ^ b for a, b in zip(one, other, strict=True))

@@ -51,7 +51,9 @@ def _permission_fault(status: os.stat_result, place: os.statvfs_result, path: Pa
 
 
 def is_accessible_to_all_users(mode: int, owner: int, path: Path, *, is_read_only: bool) -> bool:
-    """Return whether every user of the machine may read or change a file.
+    """Return whether every user of the machine may read or change a file, and the file is refused for that.
+
+    A file of root that is mounted read-only, or below `MOUNTED_BELOW`, may be readable, as secrets of containers are.
 
     Args:
         mode: the file's mode with its type; pipes and terminals are not checked, since other users cannot open them.

@@ -50,7 +50,9 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
     if complaint:
         raise NamedFileError(complaint)
     if len(content) > bytes_max:
-        raise NamedFileError(f"{what} in {path} has more than {bytes_max} bytes")
+        raise NamedFileError(
+            f"{what} in {path} has more than {bytes_max} bytes; check that the path names the right file"
+        )
     return content
 
 

@@ -80,7 +80,7 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     if len(message.nodes) != len(plan.nodes) or len(lengths) != plan.buffer_count:
         raise _corrupt(
             f"the body has {len(message.nodes)} arrays in {len(lengths)} buffers; "
-            f"the columns that the header declares have {len(plan.nodes)} in {plan.buffer_count}"
+            f"the columns that the header declares require {len(plan.nodes)} arrays in {plan.buffer_count} buffers"
         )
     buffers = iter(lengths)
     nested_count = -1
@@ -89,11 +89,12 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
             nested_count = length
         expected = nested_count if node.nested else record_count
         if length != expected or length < 0:
-            raise _corrupt(f"the Arrow array of {node.name}: {length} entries, expected {max(expected, 0)}")
+            wanted = "0 or more" if expected < 0 else expected
+            raise _corrupt(f"the Arrow array of {node.name}: {length} entries, expected {wanted}")
         nulls_max = length if node.nullable else 0
         if not 0 <= null_count <= nulls_max:
             raise _corrupt(
-                f"the Arrow array of {node.name}: {null_count} nulls in {length} entries, the maximum is {nulls_max}"
+                f"the Arrow array of {node.name}: {null_count} nulls in {length} entries, expected 0 to {nulls_max}"
             )
         validity_bytes = -(-length // 8) if null_count else 0
         _expect(node, "validity", next(buffers), validity_bytes, _at_most(validity_bytes))
@@ -144,7 +145,8 @@ def _at_most(needed_bytes: int) -> int:
 def _expect(node: _Node, what: str, actual_bytes: int, needed_bytes: int, most_bytes: int) -> None:
     """Refuse a buffer that is too short, or longer than padding allows."""
     if not needed_bytes <= actual_bytes <= most_bytes:
-        raise _corrupt(f"the Arrow array of {node.name}: {actual_bytes} bytes of {what}, expected {needed_bytes}")
+        wanted = f"{needed_bytes}" if needed_bytes == most_bytes else f"{needed_bytes} to {most_bytes}"
+        raise _corrupt(f"the Arrow array of {node.name}: {actual_bytes} bytes of {what}, expected {wanted}")
 
 
 def _corrupt(message: str) -> ProtocolError:

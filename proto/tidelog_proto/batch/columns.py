@@ -75,7 +75,8 @@ def flags_of(schema: pa.Schema) -> int:
         flags |= _FLAG_OF_NAME.get(name, 0)
     if not flags & Flags.VALUE or not schema.equals(_schema_of(flags)):
         raise TypeError(
-            f"not the canonical columns of a record batch: {_told(schema)}; convert them with columns.canonical"
+            f"expected the canonical columns of a record batch, got {_told(schema)}; convert them with "
+            "tidelog_proto.batch.columns.canonical"
         )
     return flags
 
@@ -145,7 +146,9 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
     names = record_batch.schema.names
     unknown = [name for name in names if name not in _FLAG_OF_NAME]
     if unknown:
-        raise TypeError(f"unknown columns {unknown}; the columns of a record are {list(_FLAG_OF_NAME)}")
+        raise TypeError(
+            f"unknown columns {unknown}; a record has only the columns {list(_FLAG_OF_NAME)}: rename or drop others"
+        )
     if len(set(names)) != len(names) or "value" not in names:
         raise TypeError(f"columns must be unique and include value, got {names}")
     arrays: dict[str, pa.Array[Any]] = {}
@@ -190,7 +193,7 @@ def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
     try:
         converted: pa.Array[Any] = array.cast(options=options)
     except pa.ArrowNotImplementedError as error:
-        raise TypeError(f"column {name}: {array.type} does not cast to {target}") from error
+        raise TypeError(f"column {name}: {array.type} cannot be cast to {target}; convert the column first") from error
     except pa.ArrowInvalid as error:
         raise ValueError(f"column {name}: {error}") from error
     return converted
@@ -205,7 +208,7 @@ def _of_milliseconds(array: Any) -> pa.Array[Any]:
     try:
         stamps: pa.Array[Any] = array.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
     except pa.ArrowInvalid as error:
-        raise ValueError(f"column timestamp: {error}; integers are ms since 1970") from error
+        raise ValueError(f"column timestamp: {error}; give integers in ms since 1970") from error
     return stamps
 
 
@@ -218,7 +221,10 @@ def _assembled(columns: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
         if array is None:
             continue
         if field.name == "timestamp" and array.null_count:
-            raise ValueError("column timestamp: null for some records; set all timestamps or omit the column")
+            raise ValueError(
+                f"column timestamp: {array.null_count} of {len(array)} records have no timestamp; set all of them, or "
+                "omit the column"
+            )
         if field.name == "headers":
             array = _without_null_lists(array)
         elif field.name == "tag":
@@ -238,8 +244,11 @@ def _headers_column(headers: Sequence[Headers | None]) -> pa.Array[Any]:
             keys.append(key)
             values.append(value)
         offsets.append(len(keys))
-    if None in keys:
-        raise TypeError("the name of a header must be a str, got None")
+    absent: Any = None
+    if absent in keys:
+        at = keys.index(absent)
+        number = sum(offset <= at for offset in offsets)
+        raise TypeError(f"the name of a header must be a str, got None in record {number} of {len(headers)}")
     pairs = pa.StructArray.from_arrays(
         [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(_header_fields())
     )
@@ -268,14 +277,16 @@ def _check_timestamps(stamps: Any) -> None:
     for stamp_us in (extremes["min"].as_py(), extremes["max"].as_py()):
         if stamp_us is not None and not 0 <= stamp_us <= TIMESTAMP_US_MAX:
             raise ValueError(
-                f"column timestamp: {stamp_us} µs since 1970 is outside the years 1970 to 9999; integers are ms"
+                f"column timestamp: {stamp_us} µs since 1970 is outside the years 1970 to 9999; give integers in ms"
             )
 
 
 def _check_tags(tags: Any) -> None:
     longest = pc.max(pc.binary_length(tags)).as_py()
     if longest is not None and longest > TAG_BYTES_MAX:
-        raise ValueError(f"a tag has {longest} bytes; the limit is {TAG_BYTES_MAX}")
+        raise ValueError(
+            f"a tag has {longest} bytes of UTF-8; the limit is {TAG_BYTES_MAX}: put longer text into a header"
+        )
 
 
 def _told(schema: pa.Schema) -> str:

@@ -102,8 +102,15 @@ def _gunzip(body: Buffer, uncompressed_length: int) -> Buffer:
     except zlib.error as error:
         raise _corrupt(f"the gzip body does not decompress: {error}") from error
     if len(message) != uncompressed_length or not decompressor.eof or decompressor.unused_data:
+        if decompressor.unused_data:
+            found = f"a member and {len(decompressor.unused_data)} bytes after it"
+        elif len(message) > uncompressed_length:
+            found = "more bytes"
+        else:
+            found = f"{len(message)} bytes" if decompressor.eof else f"{len(message)} bytes of a truncated member"
         raise _corrupt(
-            f"the gzip body must be one gzip member of {uncompressed_length} bytes uncompressed, as the header declares"
+            f"the gzip body must be one gzip member of {uncompressed_length} bytes uncompressed, as the header "
+            f"declares, got {found}"
         )
     return message
 

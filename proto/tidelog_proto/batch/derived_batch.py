@@ -315,8 +315,8 @@ def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
     if HEADER_BYTES + len(body) > _DERIVED_BYTES_MAX:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,
-            f"{columns.num_rows} records have a compressed body of {len(body)} bytes; a derived batch has at most "
-            f"{_DERIVED_BYTES_MAX} bytes with its header",
+            f"a derived batch of {columns.num_rows} records would have {HEADER_BYTES + len(body)} bytes after "
+            f"compression; the limit is {_DERIVED_BYTES_MAX}",
         )
     return codec, body, uncompressed_length
 

@@ -61,8 +61,8 @@ def encode_gathered(
     The batch references the columns' memory, which must not change before the batch is acknowledged.
 
     Returns:
-        None if this encoding does not apply: for columns other than values, nulls, small parts, or too large batches.
-        Use `encode_batch` on the joined parts then, which also raises the right error.
+        None if this encoding does not apply: for columns other than values, nulls, empty or small parts, or too large
+        batches. Use `encode_batch` on the joined parts then, which also raises the right error.
     """
     count = sum(part.num_rows for part in parts)
     if not 1 <= count <= BATCH_RECORDS_MAX:

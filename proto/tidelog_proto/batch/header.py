@@ -240,7 +240,8 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
     length = HEADER_BYTES + int(body_length)
     if length > BATCH_BYTES_MAX + extra_bytes(flags):
         raise ProtocolError(
-            pb.BATCH_TOO_LARGE, f"the batch has {length} bytes; the limit is {BATCH_BYTES_MAX + extra_bytes(flags)}"
+            pb.BATCH_TOO_LARGE,
+            f"the header declares a batch of {length} bytes; the limit is {BATCH_BYTES_MAX + extra_bytes(flags)}",
         )
     if length > available:
         raise _corrupt(f"the header declares a batch of {length} bytes, got {available}")
@@ -277,18 +278,27 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
         raise _corrupt(f"the magic of a batch must be {MAGIC:#010x}, got {magic:#010x}")
     view = memoryview(buffer)[at : at + HEADER_BYTES]
     if (found_crc := crc32c(view[:_CRC_AT])) != fields[-1]:
-        raise _corrupt(f"the header declares CRC32C {fields[-1]:#010x}, its bytes have {found_crc:#010x}")
+        raise _corrupt(
+            f"the header declares CRC32C {fields[-1]:#010x} for itself, its bytes have {found_crc:#010x}: the batch "
+            "was damaged in transit or on disk"
+        )
     if version != VERSION:
         raise ProtocolError(
-            pb.UNSUPPORTED_BATCH, f"batch version {version} is not supported; this build reads version {VERSION}"
+            pb.UNSUPPORTED_BATCH,
+            f"the batch has version {version}; this build reads only version {VERSION}: if a newer release made the "
+            "batch, upgrade",
         )
     if body_kind != BodyKind.ARROW:
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,
-            f"the batch has body kind {body_kind}; this build reads only kind {int(BodyKind.ARROW)}, Arrow",
+            f"the batch has body kind {body_kind}; this build reads only kind {int(BodyKind.ARROW)} (Arrow): if a "
+            "newer release made the batch, upgrade",
         )
     if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
-        raise _corrupt("the reserved bytes of the batch header must be zero")
+        raise _corrupt(
+            f"the reserved bytes of the batch header must be zero, got {reserved:#06x} and "
+            f"{view[_RESERVED_AT:_DIGEST_AT].hex()}"
+        )
     header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
     _check(header, _SENT_FLAGS if is_sent else _STORED_FLAGS)
     return header
@@ -355,11 +365,13 @@ def _check(header: BatchHeader, known_flags: int) -> None:
     if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,
-            f"the batch's flags {header.flags:#x} contain a bit or a codec that is unknown to this build or not "
-            "allowed here; if a newer release made the batch, upgrade",
+            f"the batch has flags {header.flags:#x}; this build allows here only the bits {known_flags:#x} and the "
+            f"codecs 0 to {len(_CODECS) - 1}: if a newer release made the batch, upgrade",
         )
     if header.schema_id:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema id must be 0, the canonical columns, got {header.schema_id}")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, f"the schema id of a batch must be 0 (canonical columns), got {header.schema_id}"
+        )
     extra = extra_bytes(header.flags)
     if header.length > BATCH_BYTES_MAX + extra:
         raise ProtocolError(
@@ -375,33 +387,43 @@ def _check(header: BatchHeader, known_flags: int) -> None:
     if header.flags & Flags.DERIVED:
         _check_derived(header)
     elif not 1 <= header.record_count <= BATCH_RECORDS_MAX:
-        raise _corrupt(f"record count must be 1 to {BATCH_RECORDS_MAX}, got {header.record_count}")
+        raise _corrupt(f"the record count of a batch must be 1 to {BATCH_RECORDS_MAX}, got {header.record_count}")
     elif header.last_offset_delta != header.record_count - 1:
-        raise _corrupt(f"the last offset delta must be {header.record_count - 1}, got {header.last_offset_delta}")
+        raise _corrupt(
+            f"the last offset delta of a batch of {header.record_count} records must be {header.record_count - 1}, got "
+            f"{header.last_offset_delta}"
+        )
     if header.sequence_span:
         _check_span(header)
     if header.flags & Flags.PROJECTED and not has_body(header) and any(_body_fields(header)):
-        raise _corrupt("a batch without columns must not have a body")
+        raise _corrupt(
+            "a batch without columns must not have a body, got body length, uncompressed length and body CRC "
+            f"{', '.join(map(str, _body_fields(header)))}"
+        )
     if header.base_timestamp_us > header.max_timestamp_us:
         raise _corrupt(
-            f"the base timestamp {header.base_timestamp_us} is after the max timestamp {header.max_timestamp_us}"
+            f"the base timestamp {header.base_timestamp_us} µs is after the max timestamp {header.max_timestamp_us} µs"
         )
 
 
 def _check_span(header: BatchHeader) -> None:
     """Refuse an invalid sequence span: it is only set if records were dropped."""
     records_stored = 0 if header.flags & Flags.CONTROL else header.record_count
-    if header.flags & Flags.DERIVED or not records_stored < header.sequence_span <= BATCH_RECORDS_MAX:
+    if header.flags & Flags.DERIVED:
+        raise _corrupt(f"the sequence span of a derived batch must be 0, got {header.sequence_span}")
+    if not records_stored < header.sequence_span <= BATCH_RECORDS_MAX:
         raise _corrupt(
-            f"the sequence span of a batch with {header.record_count} records must be {records_stored + 1} to "
-            f"{BATCH_RECORDS_MAX}, and 0 if the batch is derived, got {header.sequence_span}"
+            f"the sequence span of a batch that stores {records_stored} records must be 0, or {records_stored + 1} to "
+            f"{BATCH_RECORDS_MAX}, got {header.sequence_span}"
         )
 
 
 def _check_derived(header: BatchHeader) -> None:
     """Refuse an invalid header of a derived batch: see `derived_batch.py`."""
     if header.record_count > BATCH_RECORDS_MAX:
-        raise _corrupt(f"record count must be at most {BATCH_RECORDS_MAX}, got {header.record_count}")
+        raise _corrupt(
+            f"the record count of a derived batch must be at most {BATCH_RECORDS_MAX}, got {header.record_count}"
+        )
     if header.last_offset_delta < header.record_count - 1:
         raise _corrupt(
             f"the last offset delta of a derived batch of {header.record_count} records must be at least "
@@ -410,19 +432,31 @@ def _check_derived(header: BatchHeader) -> None:
     if header.end_offset > OFFSET_MAX:
         raise _corrupt(f"the derived batch ends at offset {header.end_offset}; the limit is {OFFSET_MAX}")
     if header.producer_id or header.producer_epoch or header.base_sequence:
-        raise _corrupt("a derived batch must not have a producer")
+        raise _corrupt(
+            "producer id, producer epoch and base sequence of a derived batch must be 0, got "
+            f"{header.producer_id}, {header.producer_epoch} and {header.base_sequence}"
+        )
     if header.record_count:
         if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS and not header.flags & Flags.PROJECTED:
-            raise _corrupt("a derived batch with records lacks the timestamp or the value column")
+            raise _corrupt(
+                "a derived batch with records must have the columns timestamp and value, but its flags are "
+                f"{header.flags:#x}"
+            )
         if header.codec in {Codec.GZIP, Codec.SNAPPY}:
             raise _corrupt(
                 f"a derived batch may only use the codecs none, lz4 and zstd, got {header.codec.name.lower()}"
             )
         return
     if header.flags != Flags.DERIVED or any(_body_fields(header)):
-        raise _corrupt("a batch without records must be derived and have no body")
+        raise _corrupt(
+            f"a batch without records must have flags {int(Flags.DERIVED):#x}, and 0 as body length, uncompressed "
+            f"length and body CRC, got flags {header.flags:#x} and {', '.join(map(str, _body_fields(header)))}"
+        )
     if (header.base_timestamp_us, header.max_timestamp_us) != (NO_TIMESTAMP_US, NO_TIMESTAMP_US):
-        raise _corrupt("a batch without records must not have timestamps")
+        raise _corrupt(
+            f"base and max timestamp of a batch without records must be {NO_TIMESTAMP_US}, got "
+            f"{header.base_timestamp_us} and {header.max_timestamp_us}"
+        )
 
 
 def has_body(header: BatchHeader) -> bool:

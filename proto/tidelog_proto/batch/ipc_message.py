@@ -83,9 +83,15 @@ def metadata_bytes(message: Buffer) -> int:
         raise _corrupt(f"the Arrow message has {len(message)} bytes, fewer than its prefix of {PREFIX_BYTES}")
     continuation, length = _PREFIX.unpack_from(message)
     if continuation != _CONTINUATION:
-        raise _corrupt("the body is not an Arrow message")
+        raise _corrupt(
+            f"the body is not an Arrow message: it begins with {continuation:#010x}, expected {_CONTINUATION:#010x}"
+        )
     if not 0 < length <= METADATA_BYTES_MAX or length % BUFFER_ALIGNMENT_BYTES or PREFIX_BYTES + length > len(message):
-        raise _corrupt(f"the Arrow message of {len(message)} bytes declares {length} bytes of metadata")
+        raise _corrupt(
+            f"the Arrow message of {len(message)} bytes declares {length} bytes of metadata; it must be a multiple of "
+            f"{BUFFER_ALIGNMENT_BYTES}, from {BUFFER_ALIGNMENT_BYTES} to {METADATA_BYTES_MAX}, and fit into the "
+            f"message after the prefix of {PREFIX_BYTES}"
+        )
     return int(length)
 
 
@@ -108,22 +114,24 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
     try:
         root_at = _reference(metadata, 0)
         version, header_type, header, length, custom = _fields(metadata, root_at)
-        if (
-            not version
-            or not header_type
-            or _I16.unpack_from(metadata, root_at + version)[0] != _VERSION_V5
-            or metadata[root_at + header_type] != _HEADER_TYPE_RECORD_BATCH
-        ):
-            raise _corrupt("the Arrow message is not a V5 RecordBatch")
+        kind = (
+            _I16.unpack_from(metadata, root_at + version)[0] if version else None,
+            metadata[root_at + header_type] if header_type else None,
+        )
+        if kind != (_VERSION_V5, _HEADER_TYPE_RECORD_BATCH):
+            raise _corrupt(
+                f"the Arrow message is not a V5 RecordBatch: its version and header type must be {_VERSION_V5} and "
+                f"{_HEADER_TYPE_RECORD_BATCH}, got {kind[0]} and {kind[1]}"
+            )
         if custom:
-            raise _corrupt("the Arrow message has custom metadata")
+            raise _corrupt("the Arrow message has custom metadata, which a batch must not have")
         body_length = _I64.unpack_from(metadata, root_at + length)[0] if length else 0
         if body_length != message_bytes - body_at:
             raise _corrupt(f"the Arrow message declares a body of {body_length} bytes, got {message_bytes - body_at}")
         batch_at = _table(metadata, root_at, header, 2)
         count, nodes, buffers, compression, variadic = _fields(metadata, batch_at)
         if variadic:
-            raise _corrupt("the Arrow message has variadic buffers")
+            raise _corrupt("the Arrow message has variadic buffers, which a batch must not have")
         return Message(
             _I64.unpack_from(metadata, batch_at + count)[0] if count else 0,
             _pairs(metadata, batch_at + nodes) if nodes else (),
@@ -177,8 +185,12 @@ def buffer_lengths(message: Buffer, description: Message) -> list[int]:
     lengths: list[int] = []
     end = 0
     for offset, stored in description.buffers:
-        if offset != end or not 0 <= stored <= description.body_length - offset:
+        if offset != end:
             raise _corrupt(f"an Arrow buffer of {stored} bytes begins at {offset}, expected {end}")
+        if not 0 <= stored <= description.body_length - offset:
+            raise _corrupt(
+                f"an Arrow buffer that begins at {offset} has {stored} bytes; the body has {description.body_length}"
+            )
         end = padded(offset + stored)
         if description.compression is None or stored == 0:
             lengths.append(stored)
@@ -189,10 +201,13 @@ def buffer_lengths(message: Buffer, description: Message) -> list[int]:
         if length == _STORED_AS_IS:
             length = stored - _I64.size
         if length < 0:
-            raise _corrupt(f"an Arrow buffer declares {length} bytes after decompression")
+            raise _corrupt(
+                f"an Arrow buffer declares {length} bytes after decompression; expected 0 or more, or {_STORED_AS_IS} "
+                "for a buffer that is not compressed"
+            )
         lengths.append(length)
     if end != description.body_length:
-        raise _corrupt(f"the Arrow buffers end at {end}, the body at {description.body_length}")
+        raise _corrupt(f"the last Arrow buffer ends at {end}, but the body at {description.body_length}")
     return lengths
 
 
@@ -209,10 +224,10 @@ def _fields(data: bytes, at: int) -> tuple[int, ...]:
     """
     vtable_at = at - _I32.unpack_from(data, at)[0]
     if vtable_at < 0:  # Python would count a negative position from the end of the buffer.
-        raise struct.error(f"position {vtable_at}")
+        raise struct.error(f"the vtable begins at {vtable_at}")
     vtable_bytes = _U16.unpack_from(data, vtable_at)[0]
     if vtable_at + max(vtable_bytes, _VTABLE_HEADER_BYTES) > len(data):
-        raise struct.error(f"the vtable at {vtable_at} has {vtable_bytes} bytes, the message only {len(data)}")
+        raise struct.error(f"the vtable at {vtable_at} has {vtable_bytes} bytes, but the metadata end at {len(data)}")
     count = min(max(0, vtable_bytes - _VTABLE_HEADER_BYTES) // _U16.size, _FIELDS)
     offsets: tuple[int, ...] = _OFFSETS[count].unpack_from(data, vtable_at + _VTABLE_HEADER_BYTES)
     return offsets + _ABSENT[count]
@@ -221,7 +236,7 @@ def _fields(data: bytes, at: int) -> tuple[int, ...]:
 def _table(data: bytes, at: int, field: int, number: int) -> int:
     """Return the position of a required table that a field refers to."""
     if not field:
-        raise _corrupt(f"the Arrow metadata lacks field {number}")
+        raise _corrupt(f"a table of the Arrow metadata lacks its required field {number}")
     return _reference(data, at + field)
 
 
@@ -230,7 +245,7 @@ def _pairs(data: bytes, at: int) -> tuple[tuple[int, int], ...]:
     vector_at = _reference(data, at)
     count = _U32.unpack_from(data, vector_at)[0]
     if count > _VECTOR_ITEMS_MAX:
-        raise _corrupt(f"the Arrow metadata lists {count} items in one vector, the maximum is {_VECTOR_ITEMS_MAX}")
+        raise _corrupt(f"the Arrow metadata lists {count} items in one vector; the limit is {_VECTOR_ITEMS_MAX}")
     flat = _PAIRS[count].unpack_from(data, vector_at + _U32.size)
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 

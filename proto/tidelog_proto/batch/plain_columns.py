@@ -167,7 +167,7 @@ class _Buffers:
         self._head_bytes = head_bytes
 
     def next(self, needed_bytes: int, most_bytes: int) -> tuple[int, int] | None:
-        """Return position and size of the next buffer; None if its size is out of bounds."""
+        """Return position and size of the next buffer; None if it does not follow the last one or has another size."""
         begin, size_bytes = self._numbers[self._at : self._at + 2]
         self._at += 2
         if begin != self.end or not needed_bytes <= size_bytes <= most_bytes:

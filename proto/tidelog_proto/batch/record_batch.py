@@ -171,7 +171,9 @@ class RecordBatch:
         body = crc_checked_body(header, buffer)
         if header.record_count and not header.flags & (Flags.VALUE | Flags.PROJECTED):
             raise ProtocolError(
-                pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: batches without a value column are not supported"
+                pb.UNSUPPORTED_BATCH,
+                f"the batch has flags {header.flags:#x}, which lack the value column {Flags.VALUE:#x}; every batch "
+                "with records must have it",
             )
         return cls(header, body)
 

@@ -90,7 +90,7 @@ def survivors_of(batch: RecordBatch, keep: Keep | None, *, weighed: bool = True)
     header = batch.header
     if keep is not None and (keep.dtype != np.bool_ or keep.shape != (header.record_count,)):
         raise ValueError(
-            f"`keep` must be one bool per record of {header.record_count}, got {keep.shape} of {keep.dtype}"
+            f"`keep` must be one bool per record, that is {header.record_count}, got shape {keep.shape} of {keep.dtype}"
         )
     if not (header.record_count if keep is None else keep.any()):
         return None

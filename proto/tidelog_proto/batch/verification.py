@@ -48,6 +48,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 _COMPRESSION_OF: Final[dict[Codec, int]] = {Codec.LZ4: LZ4_FRAME, Codec.ZSTD: ZSTD}
+_NAMES: Final = {None: "no compression", LZ4_FRAME: "compression lz4", ZSTD: "compression zstd"}
 _REMEMBERED_BYTES_MAX: Final = 1024
 _BYTES_ONLY: Final = frozenset({Flags.VALUE, Flags.KEY | Flags.VALUE})
 _BY_HAND_BYTES_MAX: Final = 64 * 1024
@@ -79,7 +80,9 @@ def verify_batch(view: Buffer) -> BatchHeader:
     """
     header = unpack_header(view)
     if header.flags & Flags.DERIVED:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: only nodes may send derived batches")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, f"the batch is derived (flags {header.flags:#x}); only nodes may send such a batch"
+        )
     return _verified(header, view)
 
 
@@ -126,7 +129,9 @@ def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
 
 def _check_storable(header: BatchHeader) -> None:
     if header.flags & Flags.TRANSACTIONAL:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: transactional batches are not supported")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, f"the batch is transactional (flags {header.flags:#x}), which is not supported"
+        )
     if not header.flags & Flags.VALUE:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, "the batch has no value column; send tombstones as null values")
 
@@ -183,7 +188,10 @@ def _lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Me
 def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
     """Return the buffers' decompressed lengths after checking compression and sizes against the header."""
     if description.compression != _COMPRESSION_OF.get(codec):
-        raise _corrupt(f"the header declares codec {codec.name}, the Arrow message uses another one")
+        wanted, found = (_NAMES.get(each, each) for each in (_COMPRESSION_OF.get(codec), description.compression))
+        raise _corrupt(
+            f"the header declares codec {codec.name.lower()}, so the Arrow message must have {wanted}, got {found}"
+        )
     lengths = buffer_lengths(message, description)
     uncompressed_length = uncompressed_bytes(description, lengths)
     if uncompressed_length != header.uncompressed_length:
@@ -209,16 +217,22 @@ def _check_deltas(header: BatchHeader, deltas: Any) -> None:
     count = len(deltas)
     ascend: Any = pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1)), min_count=0)
     if not ascend.as_py():
-        raise _corrupt("the offset deltas of a derived batch are not in ascending order")
+        raise _corrupt(f"the {count} offset deltas of a derived batch must be in ascending order")
     last = deltas[count - 1].as_py()
     if last > header.last_offset_delta:
-        raise _corrupt(f"offset delta {last} exceeds the last offset delta {header.last_offset_delta}")
+        raise _corrupt(
+            f"the last record has offset delta {last}, which exceeds the last offset delta of the header, "
+            f"{header.last_offset_delta}"
+        )
 
 
 def _check_tags(tags: Any) -> None:
     longest = pc.max(pc.binary_length(tags)).as_py()
     if longest is not None and longest > TAG_BYTES_MAX:
-        raise ProtocolError(pb.BATCH_TOO_LARGE, f"a tag has {longest} bytes; the limit is {TAG_BYTES_MAX}")
+        raise ProtocolError(
+            pb.BATCH_TOO_LARGE,
+            f"a tag has {longest} bytes of UTF-8; the limit is {TAG_BYTES_MAX}: put longer text into a header",
+        )
 
 
 def _timestamps_differ(header: BatchHeader) -> ProtocolError:

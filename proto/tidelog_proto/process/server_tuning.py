@@ -15,7 +15,8 @@ from typing import Final
 from tidelog_proto.process.garbage_collection import tune_garbage_collection
 
 SWITCH_INTERVAL_S: Final = 50e-6
-"""Shorter than a callback of the event loop, and longer than a handover of the lock."""
+"""Time after which a thread must hand over the interpreter's lock: shorter than a callback of the event loop, and
+longer than the handover."""
 
 
 def tune_server() -> None:

@@ -76,7 +76,7 @@ def load_settings(
 
 
 def _file_table(section: str, path: Path | None) -> dict[str, Any]:
-    """Return the file's table for `section`; empty if the file or the table is missing."""
+    """Return the file's table for `section`; empty without a path, or if the file does not have the table."""
     if path is None:
         return {}
     try:
@@ -87,6 +87,8 @@ def _file_table(section: str, path: Path | None) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
     for name, table in document.items():
+        if name not in SECTIONS and not isinstance(table, dict):
+            raise SettingsError(f"{path} sets {name} outside a section; put it below [node] or [gateway]")
         if name not in SECTIONS:
             raise SettingsError(f"{path} has an unknown section [{name}]{_suggest(name, SECTIONS)}")
         if not isinstance(table, dict):

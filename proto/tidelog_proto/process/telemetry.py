@@ -163,12 +163,12 @@ def _interval_s() -> float:
     if not value:
         return INTERVAL_S_DEFAULT
     if not value.isdigit() or not int(value):
-        raise SettingsError(f"{name} must be a number of milliseconds > 0, got {value!r}")
+        raise SettingsError(f"{name} must be a whole number of milliseconds, at least 1, got {value!r}")
     return int(value) / 1000
 
 
 def _metric_of(family: Any, since_ns: int, now_ns: int) -> export.Metric | None:
-    """Convert a Prometheus metric family to an OpenTelemetry metric; None for unsupported types."""
+    """Convert a Prometheus metric family to an OpenTelemetry metric; None for unsupported types or without samples."""
     cumulative = export.AggregationTemporality.CUMULATIVE
     if family.type == "histogram":
         points = _histogram_points(family.samples, since_ns, now_ns)

@@ -51,5 +51,5 @@ def _parse(text: str, units: dict[str, int], example: str, whole: str) -> int:
         raise ValueError(f"{text!r} is not {example}")
     quantity = Decimal(match[1]) * unit
     if quantity != int(quantity):
-        raise ValueError(f"{text!r} is not a whole number of {whole}; use a smaller unit")
+        raise ValueError(f"{text!r} is {quantity.normalize():f} {whole}; give a whole number of {whole}")
     return int(quantity)

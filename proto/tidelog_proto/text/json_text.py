@@ -113,7 +113,10 @@ def check_limits(text: str, *, around: int = 0) -> None:
         # Escaped backslashes are removed first: they do not escape a `u` that follows.
         left = _PAIR.sub("", text.replace("\\\\", ""))
         if _SURROGATE.search(left):
-            raise ValueError("surrogates not allowed: an escaped surrogate has no pair")
+            raise ValueError(
+                "surrogates not allowed: an escape from \\ud800 to \\udfff lacks its other half; send both halves, or "
+                "the character itself"
+            )
 
 
 def members(text: str) -> Iterator[tuple[str, str]]:

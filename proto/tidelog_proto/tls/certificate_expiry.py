@@ -110,7 +110,7 @@ def _ending_of_lists(path: Path | None) -> Ending | None:
 
 
 def _ending(what: str, path: Path | None, of_several: Callable[[list[float]], float]) -> Ending | None:
-    """Return when a file of certificates expires; None if `path` is None or not readable.
+    """Return when a file of certificates expires; None if `path` is None or the file is unreadable or invalid.
 
     A chain expires with its first certificate, a file of several CAs with its last, as it may contain old CAs.
     """

@@ -112,7 +112,7 @@ def _believe(context: ssl.SSLContext, files: TlsFiles) -> None:
         context.load_verify_locations(cadata=text.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         where = f"the CA file {files.ca}" if files.ca else "the given CA"
-        raise TlsFilesError(f"{where} has no certificate in PEM: {_reason(error)}") from error
+        raise TlsFilesError(f"{where} must contain valid certificates in PEM: {_reason(error)}") from error
 
 
 def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
@@ -135,7 +135,7 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
             raise TlsFilesError(f"{where} is truncated or damaged; copy it again: {_reason(error)}") from error
     if any(_DELTA in binascii.a2b_base64(each) for each in _ONE_LIST.findall(content)):
         # OpenSSL treats the newest list of a CA as complete, so a delta list would hide the entries of the base list.
-        raise TlsFilesError(f"{where} contains a delta CRL; replace it with the complete CRL of that CA")
+        raise TlsFilesError(f"{where} contains a delta CRL; replace it with the complete CRL of the same CA")
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return content
 
@@ -251,7 +251,8 @@ class ReloadingTlsContexts:
         """
         if not self._followed.look():
             return False
-        log.info("reloaded certificates from %s", self.files.cert or self.files.ca)
+        paths = (self.files.cert, self.files.key, self.files.ca, self.files.crl)
+        log.info("reloaded the TLS files %s", ", ".join(str(path) for path in paths if path is not None))
         return True
 
     def _current_contexts(self) -> _Contexts:

@@ -42,14 +42,14 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
     try:
         lists = lists_in(content)
     except ValueError as error:
-        raise ValueError(f"contains something other than CRLs: {error}") from error
+        raise ValueError(f"contains a CRL that cannot be parsed; copy it again: {error}") from error
     own = x509.load_pem_x509_certificates(cert)[0]
     name = own.issuer.rfc4514_string()
     own_lists = [each for each in lists if each.issuer == own.issuer]
     if not own_lists:
         raise ValueError(
-            f"contains no CRL of {name}, the CA that issued this process's certificate: add it, "
-            "otherwise every certificate of that CA is refused"
+            f"contains no CRL with the issuer name {name}, the issuer of this process's certificate: add one, "
+            "otherwise every certificate of this issuer is refused"
         )
     authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
     signers = [each for each in authorities if _has_issued(each, own)] or authorities
@@ -57,8 +57,8 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
         own_lists = [each for each in own_lists if any(_has_signed(signer, each) for signer in signers)]
     if not own_lists:
         raise ValueError(
-            f"contains a CRL of {name}, the CA that issued this process's certificate, that this CA did "
-            "not sign: replace it with one that it signed"
+            f"contains a CRL with the issuer name {name}, but the CA that issued this process's certificate did not "
+            "sign it: replace it with one signed by that CA"
         )
     ends = max((each.next_update_utc for each in own_lists if each.next_update_utc is not None), default=None)
     if ends is not None and ends <= dt.datetime.now(dt.UTC):

@@ -121,7 +121,8 @@ class FrameReceiver:
     def whole(self, size_bytes: int) -> Frame | None:
         """Return the one small frame that `size_bytes` in `buffer()` consist of; None for other bytes: use `take`.
 
-        Fast path, which calls no other function of this module. `take` also reports the errors.
+        The result is `DECLINED` if `admit` declines the frame. Fast path, which calls no other function of this module.
+        `take` also reports the errors.
         """
         if self._filled or self.incomplete is not None or self.discard_bytes or size_bytes < FRAME_PREFIX_BYTES:
             return None

@@ -97,7 +97,9 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
         )
     if frame_bytes < U32_BYTES or envelope_bytes == 0 or envelope_bytes > frame_bytes - U32_BYTES:
         raise ProtocolError(
-            pb.MALFORMED_FRAME, f"a frame of length {frame_bytes} cannot have an envelope of {envelope_bytes} bytes"
+            pb.MALFORMED_FRAME,
+            f"the frame declares length {frame_bytes} and an envelope of {envelope_bytes} bytes; the envelope must "
+            f"have at least 1 byte, and at least {U32_BYTES} fewer than the frame's length",
         )
     return Prefix(envelope_bytes, frame_bytes - U32_BYTES - envelope_bytes)
 
@@ -127,7 +129,7 @@ def encode_frame(envelope: pb.Envelope, attachment_bytes: int = 0) -> bytes:
         raise ProtocolError(
             pb.FRAME_TOO_LARGE,
             f"the frame has {frame_bytes} bytes, {len(body)} of them in the envelope; the limits are {FRAME_BYTES_MAX} "
-            f"and {ENVELOPE_BYTES_MAX}",
+            f"for the frame and {ENVELOPE_BYTES_MAX} for the envelope",
         )
     return PREFIX.pack(frame_bytes, len(body)) + body
 

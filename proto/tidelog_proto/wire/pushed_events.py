@@ -33,7 +33,7 @@ _TOPIC_TAG: Final = pb.MessageEvent.TOPIC_ID_FIELD_NUMBER << 3 | 2
 _TAG_MAX: Final = pb.MessageEvent.NEXT_OFFSET_FIELD_NUMBER << 3
 _TOPIC_ID_BYTES: Final = 16
 _SHIFT_MAX: Final = 56
-"""A varint of at most 9 bytes, so below 2**63."""
+"""Largest shift of a varint's byte: a varint has at most 9 bytes, so its value is below 2**63."""
 _U32_BITS: Final = 32
 _made: Final = tuple.__new__
 

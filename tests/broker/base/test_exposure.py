@@ -64,7 +64,7 @@ def test_exposed_node_is_refused_with_the_remedy(
     assert len(lines) == 3
     assert not caplog.records
     check_exposure(settings_of(insecure=True, **told))
-    assert "it starts because insecure is set" in caplog.text
+    assert "the node starts anyway, because the setting insecure is on" in caplog.text
 
 
 def test_remedy_commands_fix_the_exposure(tmp_path: Path) -> None:

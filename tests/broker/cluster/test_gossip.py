@@ -285,7 +285,7 @@ async def test_advertised_name_is_resolved(nodes: Nodes) -> None:
 
 
 async def test_start_failures_name_the_cause() -> None:
-    with pytest.raises(ValueError, match="the cluster secret has 5 bytes"):
+    with pytest.raises(ValueError, match="at least 16 bytes, got 5"):
         Watched(member(0), [], secrets=ClusterSecrets(b"short"))
     with pytest.raises(ValueError, match="cluster id"):
         await Watched(member(0), [], cluster_id=b"short").gossip.start()

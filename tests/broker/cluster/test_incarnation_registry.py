@@ -186,7 +186,7 @@ async def test_known_incarnation_survives_a_restart(node: Node) -> None:
         await registry.register("b", at(5), offer_of_b(at(5)))
     async with node.started(at(2)) as registry:
         assert registry.newest(OTHER) == Tick(at(5), 0)
-        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
+        with pytest.raises(ProtocolError, match="uses an older copy of its data directory"):
             await registry.register("b", at(4), offer_of_b(at(4)))
         await registry.register("b", at(6), offer_of_b(at(6), Tick(at(5), 0)))
 
@@ -200,7 +200,7 @@ async def test_incarnation_reported_by_a_third_node_is_compared_and_stored(node:
             await others.heard.wait()
         running.cancel()
     async with node.started(at(2)) as registry:
-        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
+        with pytest.raises(ProtocolError, match="uses an older copy of its data directory"):
             await registry.register("b", at(6), offer_of_b(at(6), Tick(at(5), 7)))
 
 
@@ -396,7 +396,7 @@ async def test_handshake_with_a_node_that_had_many_directories_fits_its_frames(n
         registry.learn("c", [known_incarnation(("b", b"%016d" % number), Tick(at(1), 0)) for number in range(3000)])
         proof = pb.Envelope(peer_proof=pb.PeerProof(proof=bytes(32), incarnations=offer_of(registry)))
         assert len(encode_frame(proof)) < FRAME_BYTES_MAX_BEFORE_HELLO
-        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
+        with pytest.raises(ProtocolError, match="uses an older copy of its data directory"):
             await registry.register("b", at(4), offer_of_b(at(4)))
 
 
@@ -512,7 +512,7 @@ async def test_withdrawal_is_durable_before_its_answer_and_restores_an_earlier_s
         assert registry.newest(OTHER) == Tick(at(5), 8)
         with pytest.raises(ProtocolError, match="was withdrawn"):
             await registry.register("b", at(6), offer_of_b(at(6), Tick(at(5), 8)))
-        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
+        with pytest.raises(ProtocolError, match="uses an older copy of its data directory"):
             await registry.register("b", at(6, 2), offer_of_b(at(6, 2), Tick(at(5), 7)))
         await registry.register("b", at(6, 2), offer_of_b(at(6, 2), Tick(at(5), 8)))
 

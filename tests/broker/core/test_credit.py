@@ -39,7 +39,7 @@ def test_partitions_are_served_round_robin_and_duplicates_are_refused() -> None:
         order.append(subscription.next_ready)
         subscription.served(A if len(order) % 2 else B)
     assert order == [A, B, A]
-    with pytest.raises(ProtocolError, match="duplicate partition"):
+    with pytest.raises(ProtocolError, match="lists partition"):
         subscription.add(A, 3)
     subscription.remove(B)
     assert subscription.next_ready == A

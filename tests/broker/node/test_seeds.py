@@ -43,7 +43,7 @@ async def test_unreachable_seed_is_logged_once(
 ) -> None:
     monkeypatch.setattr(seeds, "AGAIN_S", 0.01)
     assert await find_cluster(["127.0.0.1:1"], patience_s=0.2, tls=PLAIN) == []
-    assert caplog.text.count("cannot ask the seed 127.0.0.1:1 for its cluster") == 1
+    assert caplog.text.count("cannot ask the seed 127.0.0.1:1 for the id of its cluster") == 1
 
 
 async def test_no_seed_is_found_at_a_closed_port() -> None:

@@ -271,5 +271,5 @@ async def test_records_before_a_lost_epoch_are_fetched_and_read(
         assert first[0] == 0
         projected = await one.projected.read(0, 1 << 20, projection_of(pb.Projection()), is_prompt=False)
         assert projected.next_offset == 1
-        told = [record.getMessage() for record in caplog.records if "no node has epoch" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if "no node still has epoch" in record.getMessage()]
         assert any(f"offset 1 to 2 are lost, and readers continue at offset {resume}" in text for text in told)

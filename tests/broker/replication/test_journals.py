@@ -17,7 +17,7 @@ def chains_of(node: Node) -> Chains:
 def test_inconsistent_metadata_journal_is_damage() -> None:
     chains = Chains.__new__(Chains)
     chains._loaded, chains._journalled = {}, set()
-    with pytest.raises(DamagedError, match="without a genesis"):
+    with pytest.raises(DamagedError, match="lacks the partition's first epoch"):
         chains.load([pb.ChainEntry(topic_id=b"t", decision=b"")])
     genesis = pb.ChainEntry(topic_id=b"t", genesis=pb.EpochDescriptor(owner="n", placement=["n"], ack_quorum=1))
     wrong = pb.ChainEntry(topic_id=b"t", decision=pb.EpochDecision(epoch=3).SerializeToString())

@@ -190,8 +190,12 @@ async def test_oversized_message_is_dropped_and_others_are_sent(
 @pytest.mark.parametrize(
     ("said", "attachment", "why"),
     [
-        (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"", "answers no request"),
-        (pb.Envelope(append_batch=pb.AppendBatches()), b"x", "without a request for it"),
+        (pb.Envelope(replication_ack=pb.ReplicationAcks()), b"", "without a correlation id"),
+        (
+            pb.Envelope(append_batch=pb.AppendBatches()),
+            b"x",
+            "with an attachment, but without a correlation id",
+        ),
         (pb.Envelope(error=pb.Error(code=pb.SHUTTING_DOWN, message="going")), b"", "SHUTTING_DOWN: going"),
         (pb.Envelope(error=pb.Error(code=99, message="new")), b"", "INTERNAL: new"),  # type: ignore[arg-type]
     ],

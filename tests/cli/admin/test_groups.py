@@ -142,8 +142,8 @@ def test_two_shells_that_follow_share_a_topic(cli: Cli, node: str, topic: str) -
             refused = cli("consume", topic, "--group", topic, *options)
             assert (refused.code, refused.out) == (1, "")
             assert "join it with --follow" in refused.err
-        assert "stop them first" in cli("group", "delete", topic).err
-        assert "stop them first" in cli("group", "reset", topic, "--to", "earliest").err
+        assert "stop the members first" in cli("group", "delete", topic).err
+        assert "stop the members first" in cli("group", "reset", topic, "--to", "earliest").err
     assert json.loads(cli("group", "describe", topic, "--json").out)["members"] == []
     assert [row["next_offset"] for row in json.loads(cli("group", "lag", topic, "--json").out)] == [2, 2]
 

@@ -53,7 +53,7 @@ def test_a_list_grows_and_a_node_takes_it(ca: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("missing",), "no certificate of missing can be read"),
+        (("missing",), "cannot read the certificate of missing"),
         (("ca",), "cannot revoke itself"),
         (("--serial", "many"), "hexadecimal digits"),
     ],
@@ -74,7 +74,7 @@ def test_list_of_another_ca_and_an_invalid_one_are_kept(
     revoke_in(tmp_path / "other", (), ())
     for content, why in (
         (list_in(tmp_path / "other").read_bytes(), "was signed by another CA"),
-        (b"garbage", "cannot write"),
+        (b"garbage", "cannot add certificates to"),
     ):
         list_in(ca).write_bytes(content)
         code, _, err = run(capsys, "certs", "revoke", ca, "ann")

@@ -187,8 +187,8 @@ def test_failed_write_leaves_no_files(
         ("log1=h:", "'' is not a port"),
         ("log1=::1", "is not a host"),
         ("log1=h,gossip_port=x", "'x' is not a port"),
-        ("log1=h,zone=", "is empty or repeated"),
-        ("log1=h,zone=a,zone=b", "is empty or repeated"),
+        ("log1=h,zone=", "has no value or is repeated"),
+        ("log1=h,zone=a,zone=b", "has no value or is repeated"),
         ("log1=h,role=king", "unknown option or invalid value: 'role=king'"),
         ("log1=h,colour=red", "unknown option or invalid value: 'colour=red'"),
     ],
@@ -204,9 +204,9 @@ def test_invalid_node_is_refused_with_the_expected_shape(text: str, what: str) -
 @pytest.mark.parametrize(
     ("nodes", "what"),
     [
-        (("a=h1", "a=h2"), "duplicate id a"),
-        (("a=h1", "b=h1"), "duplicate address h1:7400"),
-        (("a=h1:1,gossip_port=3", "b=h1:2,gossip_port=3"), "duplicate gossip address h1:3"),
+        (("a=h1", "a=h2"), "more than one --node has the id a"),
+        (("a=h1", "b=h1"), "more than one --node has the address h1:7400"),
+        (("a=h1:1,gossip_port=3", "b=h1:2,gossip_port=3"), "more than one --node has the gossip address h1:3"),
         (("a=h1,role=ingestion",), "no --node has the role persistence"),
     ],
 )

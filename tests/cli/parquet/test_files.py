@@ -95,7 +95,9 @@ def test_a_directory_is_held_and_cleaned(tmp_path: Path) -> None:
 def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
     assert ends_in(tmp_path, SOURCE) == {}
     exported(tmp_path, 0, 3)
-    with pytest.raises(CommandFailed, match=r"export of 't', not of this topic 'u' \(a recreated topic"):
+    with pytest.raises(
+        CommandFailed, match=r"export of topic 't', not of the existing topic 'u' \(a topic that was deleted"
+    ):
         ends_in(tmp_path, Source("u", b"\x02" * 16))
     (tmp_path / name_of(0, 3)).write_bytes(b"PAR1")
     with pytest.raises(CommandFailed, match="cannot be read"):

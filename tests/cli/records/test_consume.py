@@ -46,11 +46,11 @@ def test_an_offset_beyond_the_end_is_refused_with_the_bounds(cli: Cli, filled: s
     ended = cli("consume", filled, "--from", 99999)
     assert (ended.code, ended.out) == (1, "")
     assert "offset 99999" in ended.err
-    assert "partition 0 has offsets 0 to 100, partition 1 has offsets 0 to 0" in ended.err
+    assert "partition 0 has offsets 0 up to its end at 100, partition 1 has offsets 0 up to its end at 0" in ended.err
     assert cli("consume", filled, "--from", 99999, "--follow").code == 1
     partly = cli("consume", filled, "--from", 98)
     assert (partly.code, partly.out) == (1, "")
-    assert "partition 1 has offsets 0 to 0" in partly.err
+    assert "partition 1 has offsets 0 up to its end at 0" in partly.err
     assert "--partition" in partly.err
     assert cli("consume", filled, "--from", 100, "--partition", 0) == Ended(0, "", ""), "the end itself is in range"
 

@@ -69,7 +69,7 @@ def test_a_line_is_published_before_the_next_arrives() -> None:
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_formats, "LINE_BYTES_MAX", 100)
-    with pytest.raises(CommandFailed, match="longer than 100 bytes"):
+    with pytest.raises(CommandFailed, match="line 1 is longer than 100 bytes"):
         rows(read_stream(Trickle(b"x" * 1000, 60), Format.LINES))
 
 
@@ -245,7 +245,7 @@ def test_the_key_column_may_be_another_one(tmp_path: Path) -> None:
 def test_a_missing_column_and_a_broken_file_are_one_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"a": [1]}), path)
-    with pytest.raises(CommandFailed, match=r"x\.parquet: no column 'b'; the columns are a"):
+    with pytest.raises(CommandFailed, match=r"x\.parquet: column 'b' does not exist; the columns are a"):
         rows(read_file(path, Format.PARQUET, Fields(key="b")))
     path.write_bytes(b"nonsense")
     with pytest.raises(CommandFailed, match=r"x\.parquet is not a valid parquet file"):

@@ -81,7 +81,7 @@ def test_null_is_a_tombstone_in_every_encoding() -> None:
         (b"[1]", "line 8 is not a record"),
         (b'{"key": "k"}', "line 8 is not a record"),
         (b'{"value": "x", "vlaue": 1}', "unknown field 'vlaue'"),
-        (b'{"value": 1}', 'line 8: the value 1 is not text: add "value_encoding"'),
+        (b'{"value": 1}', 'line 8: the value 1 is not text: give a string, or set "value_encoding"'),
         (b'{"value": "x", "value_encoding": "rot13"}', "unknown encoding"),
         (b'{"value": "x", "value_encoding": "base64"}', "line 8: value is not base64: 1 characters before the padding"),
         (

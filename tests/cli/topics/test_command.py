@@ -135,7 +135,7 @@ def test_records_are_deleted_before_an_offset_and_a_time(cli: Cli) -> None:
         ("10000-01-01", 2, "give an offset"),
         ("9" * 5000, 2, "give an offset"),
         (2**63, 1, "< 2**63"),
-        (11, 1, "the log ends at 10"),
+        (11, 1, "at most the end of the log, 10"),
         (5, 0, ""),
     ],
 )

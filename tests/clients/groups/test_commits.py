@@ -207,6 +207,6 @@ async def test_non_member_cannot_commit_for_a_group_with_members(real: Client) -
         await consumer.commit({TopicPartition(topic, 0): 1})
     async with reading(consumer):
         await until(lambda: bool(consumer.assignment()))
-        with pytest.raises(TidelogError, match="only they may commit"):
+        with pytest.raises(TidelogError, match="only its members may commit"):
             await real.commit(topic, topic, {0: 1})
     await real.commit(topic, topic, {0: 5})

@@ -73,7 +73,7 @@ async def test_registry_needs_few_records_for_many_parts(real: Client, topic: st
 
 async def test_out_of_range_part_is_refused(real: Client, topic: str) -> None:
     for part in (-1, PARTS_MAX):
-        with pytest.raises(InvalidRequestError, match="the part of a piece must be 0 to 16777215"):
+        with pytest.raises(InvalidRequestError, match="the part number of a Work must be 0 to 16777215"):
             real.producer(topic, name=Work("job", 0, part))
 
 

@@ -96,7 +96,7 @@ def test_invalid_arguments_are_refused_at_the_call(node: testing.LocalNode, topi
         ({"columns": ["valu"]}, "columns must be distinct names of topic"),
         ({"columns": []}, "got none"),
         ({"since": {0: 3}}, r"an offset for each partition, got none for \[1\]"),
-        ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "until must not be before since, got 2 and 3"),
+        ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "until must not be before since, got until 2 and since 3"),
         ({"since": {0: 3, 1: 501}}, "/1, 500, got 501"),
         ({"since": {0: 1001}, "until": BASE_US, "partitions": [0]}, "/0, 1000, got 1001"),
         ({"context": "prod"}, "pass only one of them"),

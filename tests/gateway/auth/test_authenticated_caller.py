@@ -91,7 +91,7 @@ async def test_a_failed_renewal_is_retried(
     clock.now_s += 31
     ann.look()
     await ann.renew()
-    assert "cannot renew the ticket of 'ann'" in caplog.text
+    assert "cannot renew the ticket of principal 'ann'" in caplog.text
     asked = node.asked
     ann.look()
     assert node.asked == asked, "not before the pause"

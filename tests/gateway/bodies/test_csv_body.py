@@ -57,7 +57,7 @@ async def test_an_unquoted_empty_value_is_an_error_unless_the_request_defines_it
     [
         ("", "a row with the names of its columns"),
         ("value\n", "and a row for each record"),
-        ("key\nk\n", "row 1: the header row has no column value"),
+        ("key\nk\n", "row 1: the header row has no column named value"),
         ("value,valeu\n1,2\n", "row 1: column 'valeu' is unknown: did you mean value?"),
         ("value,value\n1,2\n", "row 1: column value is given twice"),
         ("value,header:\n1,2\n", "row 1: a column of headers must be header:NAME"),

@@ -58,7 +58,7 @@ async def test_a_missing_value_is_not_a_tombstone() -> None:
         (b"", "/records", "there are no records"),
         (b'{"records":[]}', "", "byte 0 does not begin a record"),
         (b"\x0a\x05abc", "/records/0", "has 5 bytes, of which only 3 were sent"),
-        (b"\x0a" + b"\xff" * 20, "", "does not begin a number"),
+        (b"\x0a" + b"\xff" * 20, "", "the varint at byte 1 does not end within"),
         (b"\x0a\x02\x0a\x09", "/records/0", "is not protobuf"),
         (b"\x0a\x05\x0a\x00\x22\x01\xff", "/records/0", "is not protobuf"),  # UTF-8 of a tag
         (b"\x0a\x04\x0a\x00\x78\x01", "/records/0", "has fields that publish.proto does not have"),

@@ -56,7 +56,7 @@ def test_both_sides_meet_whatever_the_name(name: str) -> None:
     signature = node.final(answered(client, node, "pa\u0308ss w\u00f6rd"))
     assert signature is not None
     client.check(signature)
-    with pytest.raises(ScramError, match="invalid base64"):
+    with pytest.raises(ScramError, match="server signature is not canonical base64"):
         client.check(
             f"{signature[:-2]}{chr(ord(signature[-2]) + 1)}="
         )  # the same bytes, with an unused bit that is set
@@ -79,9 +79,9 @@ def test_message_of_another_exchange_is_refused() -> None:
     other = ServerSide(node.opening, "t" * 24, node.verifier)
     with pytest.raises(ScramError, match="another exchange"):
         other.final(said)
-    with pytest.raises(ScramError, match="another exchange"):
+    with pytest.raises(ScramError, match="must be the client's nonce"):
         ClientSide("ann", "d" * 24).challenged(node.first)
-    with pytest.raises(ScramError, match="another exchange"):
+    with pytest.raises(ScramError, match="must be the client's nonce"):
         client.challenged(f"r={'c' * 24},s={base64.b64encode(b'x' * 16).decode()},i=15000")
 
 

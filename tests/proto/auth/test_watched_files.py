@@ -58,7 +58,7 @@ def test_last_content_stays_in_use_and_the_fault_is_logged_once(
     written(path, b"x" * 10)
     assert [followed.look(), followed.look(), followed.value] == [False, False, b"one"]
     assert [each.split(" has ")[1] for each in caplog.messages] == [
-        "more than 9 bytes; the last valid content stays in use"
+        "more than 9 bytes; check that the path names the right file; the last valid content stays in use"
     ]
     written(path, b"two")
     assert (followed.look(), followed.value) == (True, b"two")

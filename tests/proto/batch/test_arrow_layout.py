@@ -59,7 +59,7 @@ def test_counts_of_rows_nodes_and_buffers() -> None:
     refuse(MESSAGE, LENGTHS[:-1], "19 buffers")
     refuse(MESSAGE, [*LENGTHS, 0], "21 buffers")
     refuse(MESSAGE._replace(nodes=MESSAGE.nodes[:-1]), LENGTHS, "7 arrays")
-    refuse(MESSAGE, LENGTHS, "the columns that the header declares have 7", flags=31 - Flags.KEY)
+    refuse(MESSAGE, LENGTHS, "the columns that the header declares require 7", flags=31 - Flags.KEY)
 
 
 # nodes: timestamp, key, value, headers, header, header key, header value, tag

@@ -32,11 +32,11 @@ def test_durations(text: str, duration_ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", "1M", "1 parsec", "1e9", "٣MiB", "1.5B", "0.3B", "9" * 40])
 def test_invalid_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a"):
+    with pytest.raises(ValueError, match=r"is not a|give a whole number"):
         parse_size(text)
 
 
 @pytest.mark.parametrize("text", ["", "d", "-1d", "1y", "1MiB", "0.5", "0.5ms", "1d12h"])
 def test_invalid_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a"):
+    with pytest.raises(ValueError, match=r"is not a|give a whole number"):
         parse_duration_ms(text)

@@ -77,8 +77,8 @@ def test_lists_that_would_refuse_every_peer_are_refused(authority: Authority, tm
         (b"-----BEGIN X509 CRL-----\ngarbage", "is truncated or damaged"),
         (authority.revoke().read_bytes() + b"-----BEGIN X509 CRL-----\ngarbage", "is truncated or damaged"),
         (authority.revoke().read_bytes() + foreign.made.cert, "contains CERTIFICATE; it may only contain"),
-        (foreign.revoke().read_bytes(), "contains no CRL of CN=tests CA"),
-        (same_name.revoke().read_bytes(), "that this CA did not sign"),
+        (foreign.revoke().read_bytes(), "contains no CRL with the issuer name CN=tests CA"),
+        (same_name.revoke().read_bytes(), "did not sign it"),
         (same_name.revoke().read_bytes() + _ended(authority), "expired at"),
         (_ended(authority), "expired at"),
     ):
@@ -103,7 +103,7 @@ def test_a_list_of_an_authority_with_the_same_name_is_not_taken_for_the_right_on
         node = dataclasses.replace(one.files("node", "a"), ca=both, crl=lists)
         client = dataclasses.replace(one.files("client", "ann"), ca=both)
         lists.write_bytes(other.revoke().read_bytes())
-        with pytest.raises(TlsFilesError, match="that this CA did not sign"):
+        with pytest.raises(TlsFilesError, match="did not sign it"):
             server_context(node)
         lists.write_bytes(old.revoke().read_bytes() + new.revoke().read_bytes())
         shake(server_context(node), client_context(client))

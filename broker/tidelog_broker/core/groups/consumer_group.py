@@ -233,7 +233,7 @@ class ConsumerGroup:
         if len(self._members) - len(self._current()) + len(reads_on) > REPLACED_MAX:
             raise ProtocolError(
                 pb.MEMBER_FENCED,
-                f"group {self.name!r} has {REPLACED_MAX} replaced members that are still reading: join again later",
+                f"group {self.name!r} has the maximum of {REPLACED_MAX} replaced members that still read; retry later",
             )
         joined = ConsumerMember(wish, first_revision=self._revision + 1)
         for other, member in earlier.items():
@@ -277,7 +277,10 @@ class ConsumerGroup:
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
-        """Free the partitions outside a member's target that the member has revoked and so does not report as held."""
+        """Free the partitions outside a member's target that it has revoked, so that it does not report them as held.
+
+        A report is ignored until the member has seen the current target.
+        """
         member = self._members.get(member_id)
         if member is None:
             return
@@ -301,12 +304,10 @@ class ConsumerGroup:
             self._load_watch.note(loads, member.held)
 
     def check_loads(self, now: float) -> bool:
-        """Recompute the target if the group balances by load and that is worth the moves; return whether it is.
+        """Return whether to recompute the target, because balancing by load is worth its moves; `LoadWatch` says when.
 
-        `LoadWatch` decides when. Returns False while partitions are being moved.
-
-        Args:
-            now: monotonic time in seconds.
+        False for a group that does not balance by load, and while partitions are being moved. `now` is monotonic time
+        in seconds.
         """
         if not self.wants_loads or self._needs_target or self.is_deciding or len(self._members) < 2:
             return False
@@ -350,7 +351,7 @@ class ConsumerGroup:
         """
         if not self.is_empty:
             count = len(self._members) or len(self._durable_record.members)
-            raise ProtocolError(pb.GROUP_NOT_EMPTY, f"group {self.name!r} has {count} members: stop them first")
+            raise ProtocolError(pb.GROUP_NOT_EMPTY, f"group {self.name!r} has {count} members: stop the members first")
         self._revision += 1
         return pb.GroupRecord(group=self.name, revision=self._revision, generation=self._generation, deleted=True)
 
@@ -445,7 +446,8 @@ class ConsumerGroup:
             if not self.is_empty:
                 raise ProtocolError(
                     pb.GROUP_NOT_EMPTY,
-                    f"group {self.name!r} has members, and only they may commit: stop them, or use another group",
+                    f"group {self.name!r} has members, so only its members may commit; stop the members, or use "
+                    "another group",
                 )
             return lambda _: True
         member = self._members.get(member_id)
@@ -491,18 +493,19 @@ class ConsumerGroup:
         return {topic_id: answer[topic_id] for topic_id in has if topic_id in answer}
 
     def _check_size(self, wishes: Mapping[str, pb.GroupWish]) -> None:
-        if sum(wish.ByteSize() for wish in wishes.values()) > WISHES_BYTES_MAX:
+        size_bytes = sum(wish.ByteSize() for wish in wishes.values())
+        if size_bytes > WISHES_BYTES_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the subscriptions of the members of group {self.name!r} exceed {WISHES_BYTES_MAX} bytes: subscribe "
-                "by pattern",
+                f"the subscriptions of the members of group {self.name!r} would have {size_bytes} bytes, the limit is "
+                f"{WISHES_BYTES_MAX}: subscribe by pattern",
             )
         topics = _topics_in(self._resolve_all(wishes))
         if sum(topics.values()) > PARTITIONS_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the topics of group {self.name!r} have {sum(topics.values())} partitions in total; a group reads at "
-                f"most {PARTITIONS_MAX}: split the topics between groups",
+                f"the topics of group {self.name!r} have {sum(topics.values())} partitions in total; a group may have "
+                f"at most {PARTITIONS_MAX}: split the topics between groups",
             )
 
     def _make_target(self) -> Steps[None]:

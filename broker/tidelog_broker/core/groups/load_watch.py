@@ -53,7 +53,7 @@ class LoadWatch:
         self._back_off_s = WAIT_MIN_S
         """Back-off after a new target was computed and did not reduce the imbalance enough."""
         self._rebalanced_at: float | None = None
-        """Time of the last rebalance by load."""
+        """Time of the last rebalance by load; None before the first one."""
 
     def note(self, rates: Mapping[PartitionKey, float], held: Collection[PartitionKey]) -> None:
         """Record the rates reported by a member; ignore invalid rates and partitions that it does not hold."""

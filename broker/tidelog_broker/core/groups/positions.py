@@ -279,13 +279,13 @@ class GroupOffsets:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"cannot store a position of group {key.group!r}: there are {self._totals.groups} groups, the "
-                "maximum of groups_max; use an existing group, or raise groups_max on every node",
+                "maximum of groups_max; use an existing group, delete unused ones, or raise groups_max on every node",
             )
         if group is not None and len(group.places) >= bounds.positions:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"group {key.group!r} has {len(group.places)} positions, the maximum of group_positions_max; raise "
-                "that setting on every node",
+                f"group {key.group!r} has {len(group.places)} positions, the maximum of group_positions_max; read "
+                "fewer partitions with it, or raise that setting on every node",
             )
         self._check_memory()
 
@@ -294,9 +294,9 @@ class GroupOffsets:
         if self._totals.size_bytes + POSITION_BYTES * len(self._pending) >= bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the positions of all groups use the maximum of positions_bytes ({bounds.size_bytes} bytes), so none "
-                "can be added and no note extended; delete unused groups or topics, or raise that setting on every "
-                "node",
+                f"the positions of all groups use the maximum of positions_bytes ({bounds.size_bytes} bytes), so "
+                "neither a new position nor a longer note of a commit can be stored; delete unused groups or topics, "
+                "or raise that setting on every node",
             )
 
     def _claim(self, key: _Key) -> None:

@@ -186,7 +186,10 @@ class _Balancer:
         return bool(gave)
 
     def _move_one(self, member: str, offers: list[tuple[float, int]]) -> bool:
-        """Make the best move from a member, if any; `offers` is a heap of the last known gain of each kind."""
+        """Make the best move from a member; return False if no move is worth it.
+
+        `offers` is a heap of the last known gain of each kind.
+        """
         while offers:
             kind = offers[0][1]
             offer = self._best_move(member, kind)

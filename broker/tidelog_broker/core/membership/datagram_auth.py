@@ -29,7 +29,7 @@ class DatagramAuth:
     def __init__(self, secrets: ClusterSecrets) -> None:
         for secret in secrets:
             if len(secret) < SECRET_BYTES_MIN:
-                raise ValueError(f"the cluster secret has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
+                raise ValueError(f"a cluster secret must have at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
         self._secrets = secrets
 
     def sign(self, payload: bytes) -> bytes:

@@ -104,7 +104,7 @@ class Swim:
     ) -> None:
         check_member(me)
         if len(cluster_id) != CLUSTER_ID_BYTES:
-            raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, got {len(cluster_id)}")
+            raise ValueError(f"a cluster id must have {CLUSTER_ID_BYTES} bytes, got {len(cluster_id)}")
         self.settings = settings or SwimSettings()
         self.refusals = Counter[Refusal]()
         self.tick_gaps = 0
@@ -209,7 +209,7 @@ class Swim:
     # ------------------------------------------------------------------------------------------ receiving
 
     def _refusal(self, datagram: Datagram, source: Address, now_ms: int) -> Refusal | None:
-        """Check the sender's identity and that the datagram is not a replay."""
+        """Return why a datagram is refused, by its cluster, sender and counter; None if it is accepted and recorded."""
         sender, incarnation = datagram.sender, datagram.incarnation
         if datagram.cluster_id != self._cluster_id:
             return Refusal.FOREIGN_CLUSTER

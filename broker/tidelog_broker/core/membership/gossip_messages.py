@@ -166,7 +166,7 @@ def decode(payload: bytes) -> Datagram:
     """
     if len(payload) > PAYLOAD_BYTES_MAX:
         raise MalformedGossipError(
-            f"a payload has at most {PAYLOAD_BYTES_MAX} bytes in a gossip datagram, got {len(payload)}"
+            f"the payload of a gossip datagram may have at most {PAYLOAD_BYTES_MAX} bytes, got {len(payload)}"
         )
     try:
         message = pb.Gossip.FromString(payload)

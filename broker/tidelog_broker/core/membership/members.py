@@ -120,7 +120,7 @@ class Members(Mapping[str, Member]):
         return [member for member in self._table.values() if member.is_live]
 
     def merge(self, member: Member) -> bool:
-        """Merge a record if it is later than the known one. Return whether it was merged."""
+        """Merge a record if it is later than the known one and the table has room. Return whether it was merged."""
         known = self._table.get(member.node_id)
         if known is not None and member.rank <= known.rank:
             return False

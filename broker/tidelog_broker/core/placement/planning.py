@@ -130,8 +130,8 @@ def move_plan(
 ) -> Plan | None:
     """Return the epoch with the computed placement and the topic's settings; None if the active epoch has them already.
 
-    If no node of the computed placement is alive, only changed settings are applied, to the active placement. For the
-    arguments see `takeover_plan`.
+    If no node of the computed placement is alive, only changed settings are applied, to the active placement. None also
+    if no registered node has PERSISTENCE. For the arguments see `takeover_plan`.
     """
     state = PlacedPartition(
         key[0],
@@ -199,7 +199,9 @@ def handover_plan(
 def preferred_owner_plan(
     key: PartitionKey, active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> Plan | None:
-    """Return the epoch owned by the preferred replica; None if it is the owner already, or no replica can own it.
+    """Return the epoch in which the preferred replica owns the partition.
+
+    None if that replica owns it already, or no replica can own it.
 
     For the arguments see `takeover_plan`.
     """

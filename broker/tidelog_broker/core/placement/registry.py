@@ -101,7 +101,8 @@ class NodeRegistry:
         if current is None and len(self.live()) >= NODES_MAX:
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"cannot register node {announced.node_id!r}: {NODES_MAX} nodes are registered; remove one first",
+                f"cannot register node {announced.node_id!r}: {NODES_MAX} nodes are registered, the maximum; remove "
+                "one with: tidelog cluster remove",
             )
         fault = identity_fault(
             announced.node_id, announced.incarnation, announced.directory_id, is_new=False, known=current
@@ -138,7 +139,9 @@ class NodeRegistry:
         rest = [entry for entry in self.entries() if entry.node_id != node_id]
         if not any(Role.PERSISTENCE in entry.roles for entry in rest):
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"cannot remove {node_id!r}: no other node has the role persistence; add one first"
+                pb.INVALID_REQUEST,
+                f"cannot remove node {node_id!r}: no other node has the role persistence; add a node with that role "
+                "first",
             )
         record.removed = True
         return record
@@ -170,8 +173,8 @@ def identity_fault(
     Args:
         node_id: id that the node claims.
         is_new: the directory was created empty and has not been admitted since.
-        known: the registered record of that id; its incarnation is 0 if it comes from the bootstrap file, and its
-            directory id is empty if it was written by an early version, until the node's next announcement.
+        known: the registered record of that id; None if there is none. Its incarnation is 0 if it comes from the
+            bootstrap file. Its directory id is empty if an early version wrote it, until the node's next announcement.
     """
     if known is None:
         return ""
@@ -210,30 +213,31 @@ def check_node(record: pb.NodeRecord) -> None:
         ProtocolError: INVALID_REQUEST, naming the field.
     """
     _text("node_id", record.node_id, NODE_ID_CHARS_MAX)
-    _text("host", record.host, _HOST_CHARS_MAX)
-    _text("gossip_host", record.gossip_host, _HOST_CHARS_MAX)
-    _text("zone", record.zone, ZONE_CHARS_MAX)
-    _within("port", record.port, 1, 65535)
-    _within("gossip_port", record.gossip_port, 1, 65535)
-    _within("weight", record.weight, 1, WEIGHT_MAX)
+    node = f"node {record.node_id!r}"
+    _text(f"host of {node}", record.host, _HOST_CHARS_MAX)
+    _text(f"gossip_host of {node}", record.gossip_host, _HOST_CHARS_MAX)
+    _text(f"zone of {node}", record.zone, ZONE_CHARS_MAX)
+    _within(f"port of {node}", record.port, 1, 65535)
+    _within(f"gossip_port of {node}", record.gossip_port, 1, 65535)
+    _within(f"weight of {node}", record.weight, 1, WEIGHT_MAX)
     if not roles_from(record.roles) or [*record.roles] != roles_to(roles_from(record.roles)):
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"roles of node {record.node_id!r} must be ingestion, persistence or both, in that order, got "
-            f"{[*record.roles]}",
+            f"roles of {node} must be [{pb.INGESTION}] (ingestion), [{pb.PERSISTENCE}] (persistence) or "
+            f"[{pb.INGESTION}, {pb.PERSISTENCE}] (both), got {[*record.roles]}",
         )
     if record.incarnation == 0:
-        raise ProtocolError(pb.INVALID_REQUEST, f"incarnation of node {record.node_id!r} must be > 0, got 0")
+        raise ProtocolError(pb.INVALID_REQUEST, f"incarnation of {node} must be > 0, got 0")
     if len(record.features) > FEATURES_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a node announces at most {FEATURES_MAX} features, got {len(record.features)}"
+            pb.INVALID_REQUEST, f"{node} may announce at most {FEATURES_MAX} features, got {len(record.features)}"
         )
     for name in (*record.features, *([record.software] if record.software else [])):
-        _text("a feature or version", name, FEATURE_CHARS_MAX)
+        _text(f"a feature or version of {node}", name, FEATURE_CHARS_MAX)
     if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"directory_id must be empty or have {DIRECTORY_ID_BYTES} bytes, got {len(record.directory_id)}",
+            f"directory_id of {node} must be empty or have {DIRECTORY_ID_BYTES} bytes, got {len(record.directory_id)}",
         )
 
 

@@ -154,11 +154,11 @@ class Acceptor:
             if state.tail is not tail or not fence.may_accept(ask.ballot, ask.value):
                 # The epoch was decided, or another candidate has a promise: the sender learns of it when it asks again.
                 return
-            # Otherwise an append failed; the next OPEN_EPOCH fetches its records.
+            # If the log does not reach the end, an append failed; the next OPEN_EPOCH fetches its records.
             if tail.durable.offset >= end_offset:
                 state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
 
-        # Only in memory, which blocks further delete offsets; the promise is written together with the accept.
+        # The promise blocks further delete offsets. It is kept in memory and written together with the accept.
         promise = fence.promise(ask.ballot)
         assert promise is not None
         is_synced = state.syncs_appends or tail.queued.offset == tail.start_offset

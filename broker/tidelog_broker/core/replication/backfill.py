@@ -133,7 +133,7 @@ class Backfill:
 
     @property
     def complete_from(self) -> int:
-        """The start of the complete range; records below it and above the log start are missing."""
+        """The end of the newest incomplete epoch, from which on nothing is missing; 0 if no epoch is incomplete."""
         return max((self._state.decision(epoch).end_offset for epoch in self._retained_incomplete_epochs()), default=0)
 
     @property
@@ -229,7 +229,7 @@ class Backfill:
         if fetch is not None and fetch.deadline_ms is not None and is_over:
             fetch = self._fetch = None  # no write of the fetch is pending
         if fetch is not None or not incomplete or not state.is_member or state.halted is not None:
-            return  # damage in the open epoch is repaired once its end is decided
+            return  # Nothing to fetch now; damage in the open epoch is repaired once its end is decided.
         epoch = self._next(incomplete)
         if epoch is None:
             return
@@ -291,7 +291,7 @@ class Backfill:
                 self.incomplete.add(epoch)
 
     def _copied_to(self, epoch: int) -> int:
-        """Return the end of the partial copy of an epoch."""
+        """Return the end of the partial copy of an epoch; without a copy, the start of the epoch."""
         have = self._have(epoch)
         return have[0] if have is not None else self._state.start_of(epoch)
 
@@ -300,7 +300,10 @@ class Backfill:
         return log.position_beside(epoch) if self._is_beside(epoch) else log.copy_position(epoch)
 
     def refetch(self, epoch: int, reason: str, now_ms: int) -> bool:
-        """Fetch a damaged sealed epoch of the log again; return whether other nodes may have it.
+        """Fetch a damaged sealed epoch of the log again; return False if that is impossible.
+
+        It is impossible if no other node has the epoch, or this node's log does not; or if this node is halted or not
+        a replica of the partition.
 
         The intact part of the damaged copy stays readable until its replacement is complete and verified.
         """

@@ -66,7 +66,7 @@ PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 
 
 class CandidateState(Protocol):
-    """The interface that a `Candidate` requires of its replica's state; `ReplicaState` implements it."""
+    """The part of a replica's state that its `Candidate` uses; `ReplicaState` implements it."""
 
     key: PartitionKey
     node_id: str
@@ -90,7 +90,7 @@ class CandidateState(Protocol):
 
 
 class CandidateHost(Protocol):
-    """The interface that a `Candidate` requires of the replica that it belongs to."""
+    """The replica that a `Candidate` belongs to."""
 
     @property
     def retiring(self) -> bool:
@@ -238,7 +238,10 @@ class Candidate:
         self.eager = False
 
     def recover_unsafely(self, now_ms: int) -> None:
-        """Start a recovery without a quorum on an operator's request; it has a time limit."""
+        """Start a recovery without a quorum on an operator's request; it has a time limit.
+
+        If a quorum has accepted a value already, that is decided instead.
+        """
         assert self._state.node_id in self._state.active.placement
         if self.phase == "accepted":
             self._decide()  # a quorum has accepted
@@ -493,7 +496,10 @@ class Candidate:
         self._open(now_ms)
 
     def _successor(self) -> Plan | None:
-        """Return the plan of the next epoch if enough of its nodes have answered to serve writes; None otherwise."""
+        """Return the plan of the next epoch if enough of its nodes have answered to serve writes; None otherwise.
+
+        If the planned owner has not answered, this node is the owner; None if it is not in the placement.
+        """
         plan = self._plan
         assert plan is not None
         answered = self._answered_nodes | {self._state.node_id}

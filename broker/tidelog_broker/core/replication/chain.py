@@ -84,7 +84,7 @@ class EpochChain:
         return self.genesis if epoch == self.genesis.epoch else self.decision(epoch - 1).next
 
     def extend(self, decision: bytes) -> pb.EpochDecision:
-        """Add the decision about the active epoch; its successor becomes the active one.
+        """Add the decision about the active epoch and return it parsed; the epoch's successor becomes the active one.
 
         Raises:
             ChainError: the decision is about another epoch, refers to another chain, or has inconsistent offsets.
@@ -101,16 +101,18 @@ class EpochChain:
             )
         if value.end_offset < self.active.start_offset:
             raise ChainError(
-                f"epoch {value.epoch} must not end before its start {self.active.start_offset}, got {value.end_offset}"
+                f"epoch {value.epoch} starts at offset {self.active.start_offset} and must not end before it, got "
+                f"{value.end_offset}"
             )
         if value.deleted_below > value.end_offset:
             raise ChainError(
-                f"epoch {value.epoch} ends at {value.end_offset}, below its delete offset {value.deleted_below}"
+                f"the decision about epoch {value.epoch} deletes records below offset {value.deleted_below}, which "
+                f"must not be higher than the end of the epoch, {value.end_offset}"
             )
         if 0 < value.lost_until <= value.end_offset:
             raise ChainError(
-                f"epoch {value.epoch} ends at {value.end_offset}, so the end of the lost records after it must be "
-                f"higher, or 0, got {value.lost_until}"
+                f"lost_until of epoch {value.epoch} must be 0 or higher than the end of the epoch, {value.end_offset}, "
+                f"got {value.lost_until}"
             )
         if value.next.epoch != value.epoch + 1 or value.next.start_offset != value.end_offset:
             raise ChainError(
@@ -120,9 +122,9 @@ class EpochChain:
         for compaction in value.compactions:
             if not self.genesis.epoch <= compaction.epoch < value.epoch or compaction.horizon > value.end_offset:
                 raise ChainError(
-                    f"the decision about epoch {value.epoch} compacts epoch {compaction.epoch} with records below "
-                    f"{compaction.horizon}; expected an epoch of {self.genesis.epoch} to {value.epoch - 1} and at most "
-                    f"{value.end_offset}"
+                    f"the decision about epoch {value.epoch} compacts epoch {compaction.epoch} up to offset "
+                    f"{compaction.horizon}; the epoch must be {self.genesis.epoch} to {value.epoch - 1}, and the "
+                    f"offset at most {value.end_offset}"
                 )
         self.decisions.append(decision)
         self.active = value.next

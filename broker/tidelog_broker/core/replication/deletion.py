@@ -101,7 +101,7 @@ class Deletion:
         state, fence = self._state, self._state.fence
         entry = fence.delete_below(offset) if fence is not None else None
         if entry is None:
-            return  # a ballot is promised, so the epoch is ending
+            return  # A ballot is promised, so the epoch is ending; or the offset is stored; or this is not a replica.
 
         def noted(_ok: bool, now_ms: int) -> None:
             if state.fence is not fence:

@@ -180,7 +180,7 @@ class Follower:
     sent_deleted_below: int = 0
     asks_again_ms: int | None = None
     """Time of the first request below the acknowledged offset since the last acknowledgement: the follower may have
-    lost data."""
+    lost data. None if there was none."""
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0
@@ -237,7 +237,7 @@ class PushWindow:
     def add(
         self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
     ) -> Send | None:
-        """Add a new group, and send it to the followers that keep up."""
+        """Add a new group; return the message that pushes it to the streaming followers, None if there are none."""
         if not self.followers:
             return None
         sent = SentGroup(base, end, batches, sum(map(len, batches)), now_ms)
@@ -299,7 +299,10 @@ class PushWindow:
         follower.noted_below = max(follower.noted_below, below)
 
     def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
-        """Resume pushing to a replica from the end of its log; return None if that is before the push window."""
+        """Resume pushing to a replica from the end of its log; return the messages, possibly none.
+
+        None if pushing cannot resume: the records from there on are not all in memory, or the node is not a follower.
+        """
         follower = self.followers.get(node_id)
         if follower is None or not self._recent or from_offset < self._recent[0].base.offset:
             return None

@@ -119,7 +119,10 @@ def _columns(ids: Iterable[int], states: Mapping[int, EvictedProducer]) -> _Run:
 def _read(run: pb.SilentProducers) -> _Run:
     count, odd = divmod(len(run.producer_ids), 8)
     if odd or (len(run.producer_epochs), len(run.end_sequences)) != (4 * count, 8 * count):
-        raise DecodeError("the columns of ids, epochs and end sequences of evicted producers have different lengths")
+        raise DecodeError(
+            "the ids, epochs and end sequences of evicted producers must have 8, 4 and 8 bytes per producer, got "
+            f"{len(run.producer_ids)}, {len(run.producer_epochs)} and {len(run.end_sequences)} bytes"
+        )
     return _Run(
         from_bytes("Q", run.producer_ids), from_bytes("I", run.producer_epochs), from_bytes("Q", run.end_sequences)
     )

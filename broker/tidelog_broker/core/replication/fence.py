@@ -110,7 +110,10 @@ class Fence:
         return self._copy()
 
     def raise_ceiling(self, end_offset: int) -> pb.FenceEntry:
-        """Raise the ceiling above the end of an append; the entry must be durable before the append is acknowledged."""
+        """Raise the ceiling above the end of an append; return the journal entry.
+
+        The entry must be durable before the append is acknowledged.
+        """
         step = min(max(end_offset - self.descriptor.start_offset, CEILING_STEP_MIN), CEILING_STEP_MAX)
         self.ceiling = self.entry.ceiling = end_offset + step
         return self._copy()

@@ -125,7 +125,7 @@ class KeyedRequests:
         if known.digest != header.base_sequence or (known.records != header.sequences and not is_claim):
             raise ProtocolError(
                 pb.PRODUCER_ID_SHARED,
-                "this idempotency key was used by another request, whose records are stored; use another key",
+                "this idempotency key was used by a request with other records, which are stored; use another key",
             )
         return known
 
@@ -195,6 +195,9 @@ def _read(message: pb.KeyedRequests) -> _Run:
     widths = [array(kind).itemsize for kind in _COLUMNS]
     counts = {divmod(len(column), width) for column, width in zip(data, widths, strict=True)}
     if len(counts) != 1 or next(iter(counts))[1]:
-        raise DecodeError("the columns of a run of keyed requests have different lengths")
+        raise DecodeError(
+            f"the columns of a run of keyed requests must have the same number of values of {widths} bytes, got "
+            f"columns of {[len(column) for column in data]} bytes"
+        )
     ids, *columns = [from_bytes(kind, column) for kind, column in zip(_COLUMNS, data, strict=True)]
     return _Run(ids, tuple(columns))

@@ -39,7 +39,7 @@ class OpenEpochRepair:
         self._end = end
         self._fetch = fetch
         self._found_damage: tuple[int, str] | None = None
-        """The damaged epoch, and a description of the damage."""
+        """The damaged epoch, and a description of the damage; None while no damage is known."""
         self._look_ms = 0
 
     @property

@@ -203,7 +203,10 @@ class Ownership:
         *,
         later: LaterSnapshot | None = None,
     ) -> None:
-        """Open the epoch with the producer state from the local log, or send it to the node that asked for it."""
+        """Open the epoch with the producer state from the local log, or send it to the node that asked for it.
+
+        If the log lacks the state, an owner asks other nodes; if there are none, it opens with partial state or halts.
+        """
         state, active = self._state, self._state.active
         if effect.to:
             reply = pb.BackfillReply(
@@ -342,7 +345,9 @@ class Ownership:
     # --- confirmation ----------------------------------------------------------------------------------
 
     def confirm(self) -> int:
-        """Ask the replicas whether a ballot is promised in this epoch; a quorum of denials emits `OwnerConfirmed`.
+        """Ask the replicas whether a ballot is promised in this epoch; return the number of this question.
+
+        A quorum of denials emits `OwnerConfirmed` with that number.
 
         Every seal quorum intersects every ack quorum, so no successor existed when the question was sent. An
         acknowledgement would not prove this: it may have waited in a socket while this process was paused.
@@ -391,7 +396,7 @@ class Ownership:
     # --- replicating -----------------------------------------------------------------------------------
 
     def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
-        """Assign offsets to verified batches, queue them for the log and send them to the followers."""
+        """Assign offsets to verified batches, queue them for the log, send them to the followers; return the group."""
         state = self._state
         assert state.owner is not None
         group = state.owner.assign(batches, now_us=now_us)
@@ -457,7 +462,7 @@ class Ownership:
             self._resigned(now_ms)
 
     def resume(self, node_id: str, from_offset: int, now_ms: int) -> bool:
-        """Resume pushing to a replica, if the records that it lacks are in memory."""
+        """Resume pushing to a replica, if the records that it lacks are in memory; return whether any were sent."""
         if self._pushes is None or not self._state.may_acknowledge:
             return False
         state = self._state

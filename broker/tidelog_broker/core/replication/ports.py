@@ -98,7 +98,7 @@ class Timing:
 
 
 class LogView(Protocol):
-    """The interface that the replication core requires of the local log of a partition, as far as it is written.
+    """The local log of a partition, as far as it is written, as read by the replication core.
 
     No method blocks.
     """
@@ -124,11 +124,11 @@ class LogView(Protocol):
         ...
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """Return the start of the batch that contains an offset; None if no batch does."""
+        """Return the base offset of the batch of an epoch that holds an offset; None if none is found."""
         ...
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of the partial copy of a sealed epoch; None without such a copy."""
+        """Return the end of the partial copy of a sealed epoch, or of the epoch in the log; None if neither exists."""
         ...
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
@@ -148,7 +148,10 @@ class LogView(Protocol):
         ...
 
     def epoch_without_producers(self) -> int | None:
-        """Return the newest epoch whose producer state only other nodes may have; called at the start of the node."""
+        """Return the newest epoch whose producer state only other nodes may have; None if there is none.
+
+        Called at the start of the node.
+        """
         ...
 
 

@@ -146,14 +146,14 @@ class ProducerTable:
                 return None
             raise ProtocolError(
                 pb.UNKNOWN_PRODUCER,
-                f"producer {header.producer_id:#x} is unknown in this partition, but its batch starts at sequence "
-                f"{header.base_sequence}; continue with a new producer id",
+                f"producer {header.producer_id:#x} is unknown in this partition, so its batch must start at sequence "
+                f"0, got {header.base_sequence}; continue with a new producer id",
             )
         if header.producer_epoch < known.producer_epoch:
             raise ProtocolError(
                 pb.PRODUCER_FENCED,
                 f"producer {header.producer_id:#x} is fenced: its epoch is {known.producer_epoch}, this batch has "
-                f"{header.producer_epoch}; a newer instance has replaced this one",
+                f"{header.producer_epoch}; a newer producer with this id has replaced it; close the replaced producer",
             )
         expected = 0
         if header.producer_epoch == known.producer_epoch:

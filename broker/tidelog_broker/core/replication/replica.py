@@ -230,7 +230,10 @@ class Replica:
         return not given_up and not self._watch.has_failure_evidence()
 
     def _reconsider_ms(self) -> int | None:
-        """Return when a stalled takeover or the owner's silence will justify a takeover attempt; None if never."""
+        """Return when a stalled takeover or the owner's silence will justify a takeover attempt.
+
+        None if that depends on other input first, or this node cannot attempt a takeover now.
+        """
         state = self.state
         fence = state.fence
         if fence is None or state.halted is not None or self.candidate.phase != "idle":
@@ -320,7 +323,7 @@ class Replica:
     # --- the owner -------------------------------------------------------------------------------------
 
     def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
-        """Assign offsets to verified batches, queue them for the log and send them to the followers."""
+        """Assign offsets to verified batches, queue them for the log, send them to the followers; return the group."""
         assert self.writer is not None
         group = self.ownership.assign(batches, now_us=now_us, now_ms=now_ms)
         self._finish_step(now_ms)
@@ -398,7 +401,7 @@ class Replica:
     # --- the follower ----------------------------------------------------------------------------------
 
     def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Append the owner's batches to the local log; return whether no new deadline was set."""
+        """Append the owner's batches to the local log; return True if that certainly set no new deadline."""
         state = self.state
         active = state.active
         if append.epoch != active.epoch and not state.is_current(sender, append.epoch, now_ms):
@@ -574,7 +577,7 @@ class Replica:
             table: the producer state; None if the local log has no state, or only the `later` one.
             last_append_timestamp_us: append timestamp of the last batch before the requested position; 0 if unknown.
             now_ms: the current time.
-            later: a snapshot of a later position.
+            later: a snapshot of a later position, if the request accepts one; None otherwise.
         """
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms, later=later)
         self._finish_step(now_ms)

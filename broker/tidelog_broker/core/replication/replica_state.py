@@ -168,7 +168,7 @@ class ReplicaState:
         self.role = role
 
     def extend_chain(self, decision: bytes) -> pb.EpochDecision:
-        """Add the decision about the active epoch; its successor becomes the active one.
+        """Add the decision about the active epoch and return it parsed; the epoch's successor becomes the active one.
 
         Raises:
             ChainError: as `EpochChain.extend`.
@@ -478,7 +478,7 @@ class LogTail:
             self._recent.append(self.durable)
 
     def digest_at(self, offset: int, log: LogView) -> int | None:
-        """Return the digest of the queued log at a batch boundary; None if `offset` is not a boundary."""
+        """Return the digest of the queued log at an offset; None if that is not a batch boundary, or is unknown."""
         if offset == self.start_offset:
             return 0
         if offset > self.queued.offset:

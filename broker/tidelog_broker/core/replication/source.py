@@ -107,7 +107,7 @@ class Source:
         state.send(to.to, state.about(reply, to.epoch), batches)
 
     def _open_end(self) -> int:
-        """Return the end of the open epoch as assigned by its owner, whether or not the records are written here.
+        """Return the end of the open epoch as assigned by its owner, written or not; `UNKNOWN_END` at other nodes.
 
         A restarted owner does not know it: others may have acknowledged records that it had assigned and not written.
         """

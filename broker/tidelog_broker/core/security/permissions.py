@@ -106,7 +106,7 @@ class Permissions:
         resource: pb.Resource,
         name: str,
     ) -> Decision:
-        """Return whether a principal with these roles may perform an operation on the resource called `name`."""
+        """Return whether, and why, a principal with these roles may perform an operation on the resource `name`."""
         if principal in self._admins:
             return Decision(allowed=True, because=f"{principal!r} is an administrator")
         if is_internal_topic(resource, name):
@@ -169,7 +169,7 @@ def check_rule(rule: pb.AccessRule) -> None:
     elif not rule.name and not rule.prefix:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a rule must name its {resource_name(rule.resource)}, or a prefix of names followed by *",
+            f"a rule must name its {resource_name(rule.resource)}, or a prefix of names followed by *, got neither",
         )
     elif (fault := _never_matches(rule)) is not None:
         written = f"{resource_name(rule.resource)}:{rule.name}{'*' if rule.prefix else ''}"

@@ -144,7 +144,14 @@ def _network_of(subject: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network |
 
 
 def _first(field: str, tiers: Iterable[list[pb.Quota] | list[pb.Quota | None]]) -> int | None:
-    """Return a limit from the most specific quota that sets it."""
+    """Return the highest limit of the first tier in which a quota sets this field.
+
+    None, no limit, if no quota sets it or one of that tier is `UNLIMITED`.
+
+    Args:
+        field: the name of the field.
+        tiers: quotas, the most specific first.
+    """
     for tier in tiers:
         named = [getattr(quota, field) for quota in tier if quota is not None and quota.HasField(field)]
         if named:
@@ -174,8 +181,8 @@ def canonical(subject: str, *, is_new: bool = True) -> str:
         if isinstance(network, ipaddress.IPv6Network) and network.prefixlen > V6_PREFIX_BITS:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"IPv6 addresses are counted by /{V6_PREFIX_BITS}, got /{network.prefixlen}: use a network of at most "
-                f"{V6_PREFIX_BITS} prefix bits",
+                f"quotas count IPv6 addresses by /{V6_PREFIX_BITS} network, so the prefix of {text!r} must have at "
+                f"most {V6_PREFIX_BITS} bits, got {network.prefixlen}",
             )
         return f"{ADDRESS_PREFIX}{network}"
     if is_new and subject not in {EVERYBODY, DEFAULT}:
@@ -210,10 +217,13 @@ def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
         )
     if not any(quota.HasField(field) for field in FIELDS):
         raise ProtocolError(
-            pb.INVALID_REQUEST, "a quota must set at least one limit, got none; to end a quota, remove it"
+            pb.INVALID_REQUEST,
+            f"a quota must set at least one limit, got none; to end the quota of {quota.subject!r}, use: tidelog quota "
+            "remove",
         )
     if is_address and any(quota.HasField(field) for field in ("topics", "partitions", "groups")):
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"topics, partitions and groups cannot be limited for {quota.subject!r}: they are counted by principal",
+            f"topics, partitions and groups cannot be limited for {quota.subject!r}, because they are counted by "
+            "principal: limit them for a principal, a role, * or default",
         )

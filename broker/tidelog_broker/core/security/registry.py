@@ -139,11 +139,13 @@ class SecurityRegistry:
         Raises:
             ProtocolError: INVALID_REQUEST.
         """
+        command = {KEY: "key", RULE: "acl", USER: "user", QUOTA: "quota"}[prefix]
         most = {KEY: KEYS_MAX, RULE: RULES_MAX, USER: USERS_MAX, QUOTA: QUOTAS_MAX}[prefix]
         if self.count(prefix) >= most:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"the cluster has the maximum of {most} {prefix.rstrip('/')} records; delete unused ones",
+                f"the cluster has the maximum of {most} {prefix.rstrip('/')} records; delete unused ones; list them "
+                f"with: tidelog {command} list",
             )
 
     def page(self, prefix: str, after: str, entries: int = PAGE_ENTRIES) -> tuple[list[pb.SecurityRecord], bool]:

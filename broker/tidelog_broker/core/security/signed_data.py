@@ -38,7 +38,7 @@ class DataSigner:
         return hmac.digest(self._keys()[0], text, "sha256") + text
 
     def verify(self, signed: bytes) -> bytes | None:
-        """Return the data; None if no node of this cluster has signed it for this use."""
+        """Return the data; None if it is empty, or no node of this cluster has signed it for this use."""
         mac, text = signed[:_MAC_BYTES], signed[_MAC_BYTES:]
         is_ours = any(hmac.compare_digest(mac, hmac.digest(key, text, "sha256")) for key in self._keys())
         return text if is_ours and text else None

@@ -78,7 +78,10 @@ class Tickets:
         if (
             ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US
         ):  # Limits the damage of a leaked secret after its rotation.
-            raise ticket_refused(f"it is valid longer than the maximum of {TICKET_MS} ms")
+            raise ticket_refused(
+                f"it is valid for another {(content.ends_us - now_us) // _US} ms, the maximum is {TICKET_MS}; check "
+                "the nodes' clocks"
+            )
         return VerifiedTicket(content.caller, ends_us)
 
 

@@ -256,7 +256,9 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
     record = broker.topics.with_id(entry.topic_id)
     if len(entry.note.encode()) > NOTE_BYTES_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a note must have at most {NOTE_BYTES_MAX} bytes, got {len(entry.note.encode())}"
+            pb.INVALID_REQUEST,
+            f"{record.name}/{entry.partition}: the note of a position must have at most {NOTE_BYTES_MAX} bytes, got "
+            f"{len(entry.note.encode())}",
         )
     if entry.partition >= record.config.partitions:
         raise ProtocolError(
@@ -347,7 +349,10 @@ async def _of_entries(
 
 
 def _after_place(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
-    """Return the entries after `after`, the last one of the previous page; none if the request does not name it."""
+    """Return the entries after `after`, the last one of the previous page; all if it is None.
+
+    If the request does not name `after`, there are no entries.
+    """
     places = iter(entries)
     if after is not None:
         for entry in places:

@@ -59,7 +59,8 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
         case _:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "the request has neither an offset nor a timestamp below which records are deleted; set one of them",
+                f"{partition.name}: the request has no offset or timestamp below which to delete records; "
+                "set one of them",
             )
     await partition.deletion.delete_below(offset, epoch=epoch)
     result = pb.DeleteRecordsResult(log_start_offset=partition.state.log_start)

@@ -285,7 +285,8 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
         case _:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "the request names no position to look up; set one of earliest, latest, a timestamp or a key",
+                f"{partition.name}: the request names no position to look up; set `earliest`, `latest`, a "
+                "timestamp or a key",
             )
     result.log_start_offset = partition.state.earliest
     result.high_watermark = partition.state.latest

@@ -84,6 +84,8 @@ async def describe(broker: Broker, request: Request) -> None:
 async def list_some(broker: Broker, request: Request) -> None:
     """Handle GROUP_LIST: a page, by name, of all groups or of those in one partition of `__offsets`.
 
+    With `made_by`, a node asks how many groups that principal has created in one partition.
+
     Raises:
         ProtocolError: UNKNOWN_PARTITION; or a coordinator's error, since an incomplete list is not returned.
     """
@@ -117,7 +119,9 @@ async def _count(broker: Broker, request: Request) -> None:
     """Answer how many groups a principal has created, to a node on which it is about to create one more."""
     message = request.envelope.group_list
     if not request.is_of_node or request.connection.peer_id is None:
-        raise ProtocolError(pb.INVALID_REQUEST, "the number of groups of a principal is reported only to nodes")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, "the number of groups of a principal is reported only to nodes; leave `made_by` empty"
+        )
 
     async def local(_: pb.Envelope) -> pb.Envelope:
         made = await created_here_count(broker, message.partition, message.made_by)
@@ -181,13 +185,17 @@ def _check(message: pb.GroupHeartbeat) -> None:
         )
     if (held := sum(len(topic.partitions) for topic in message.held)) > HELD_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a member may report at most {HELD_MAX} held partitions, got {held}")
-    if len(message.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_BYTES_S_MAX for load in message.loads):
+    if len(message.loads) > HELD_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a member may report loads of 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second for at most {HELD_MAX} "
-            f"partitions, got {len(message.loads)} loads, of which the largest is "
-            f"{max(load.bytes_per_s for load in message.loads):.3g} bytes a second",
+            f"a member may report the loads of at most {HELD_MAX} partitions, got {len(message.loads)}",
         )
+    for load in message.loads:
+        if not 0 <= load.bytes_per_s <= LOAD_BYTES_S_MAX:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"the load of a partition must be 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second, got {load.bytes_per_s:g}",
+            )
     if not message.HasField("join"):
         return
     wish = message.join
@@ -206,5 +214,6 @@ def _check(message: pb.GroupHeartbeat) -> None:
         if len(value.encode()) > bytes_max or not (value.isprintable() or not value):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{name} must be printable text of at most {bytes_max} bytes, got {len(value.encode())} bytes",
+                f"{name} must be printable text of at most {bytes_max} bytes, got {len(value.encode())} bytes: "
+                f"{value[:80]!r}",
             )

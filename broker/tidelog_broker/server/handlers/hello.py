@@ -117,7 +117,9 @@ async def logged_in(
     """
     if credentials.WhichOneof("kind") != "scram":
         raise ProtocolError(
-            pb.UNAUTHENTICATED, "HELLO after HELLO_CHALLENGE must continue the exchange with a scram proof"
+            pb.UNAUTHENTICATED,
+            "HELLO after HELLO_CHALLENGE must continue the exchange with a scram proof, got credentials of kind "
+            f"{credentials.WhichOneof('kind')}",
         )
     try:
         return authenticator.logins.finish(login, credentials.scram)

@@ -99,7 +99,7 @@ def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | N
 
 
 def _answer(broker: Broker, request: Request, names: list[str], unsure: ProtocolError | None) -> pb.Envelope:
-    """Return the requested page."""
+    """Return the requested page; unknown topics get the error `unsure`, or UNKNOWN_TOPIC if that is None."""
     cursor = cursor_of(request.envelope.metadata)
 
     def describe(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
@@ -134,7 +134,7 @@ def _may_see(session: Session, name: str) -> bool:
 
 
 def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | None) -> str | None:
-    """Return the first name on this page that no topic has."""
+    """Return the first name on this page that is not the name of a topic; None if all are."""
     page = islice(named_items(broker.topics, names, cursor), ROUTED_ENTRIES + 1)
     return next((name for name, record in page if record is None), None)
 

@@ -58,6 +58,8 @@ async def reports_of(
 ) -> list[pb.ClusterStatusReply]:
     """Return the descriptions of a page's partitions by other nodes; each reply names its node.
 
+    Nodes that do not answer in time are omitted.
+
     Args:
         parts: the topics and partitions of the page.
         peers: the ids of the nodes that are asked.
@@ -78,10 +80,10 @@ async def reports_of(
 
 
 async def ask(broker: Broker, peer: str, query: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
-    """Return a node's answer, with the node's id; None if it does not answer in time."""
+    """Return a node's answer, with the node's id; None if the request fails."""
     try:
         frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=query), timeout_s=timeout_s)
-    except ProtocolError:  # the node is not reachable
+    except ProtocolError:  # The node is slow or unreachable, or refuses the request.
         return None
     reply = frame.envelope.cluster_status_reply
     if not reply.nodes:

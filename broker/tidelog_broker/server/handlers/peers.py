@@ -82,8 +82,12 @@ async def proof(broker: Broker, request: Request) -> None:
             return
         refusal = await _later_incarnation(broker, challenge, offered)
         if refusal is not None:
-            what = "that of a running node" if refusal.in_use else "a directory that has had later starts"
-            log.warning("refusing node %r: its data directory is a copy of %s", challenge.node_id, what)
+            what = (
+                "a copy of the one that another, running process of the node uses"
+                if refusal.in_use
+                else "an older copy: the node has started later from another one"
+            )
+            log.warning("refusing node %r: its data directory is %s", challenge.node_id, what)
             request.reply(pb.Envelope(peer_welcome=refusal))
             connection.close()
             return
@@ -107,6 +111,9 @@ async def _later_incarnation(
 
     The start of a copy looks like the next start of the original. So if an earlier incarnation is known, this node
     calls that node's address: if the earlier incarnation answers, it is running, and the new one is refused.
+
+    Raises:
+        ProtocolError: EPOCH_CHANGING if gossip reports the earlier incarnation as alive, but it does not answer.
     """
     node_id, incarnation = challenge.node_id, challenge.incarnation
     refutation = broker.incarnations.refutation(node_id, incarnation, offered)
@@ -119,8 +126,8 @@ async def _later_incarnation(
     if is_running is None:
         raise ProtocolError(
             pb.EPOCH_CHANGING,
-            f"start {boot_counter(earlier)} of node {node_id!r} is alive according to gossip but does not answer at "
-            "its address; stop that process if it is still running",
+            f"gossip reports an earlier process of node {node_id!r} (start {boot_counter(earlier)}) as alive, but it "
+            "does not answer at its address; stop that process, or wait until gossip reports it as dead",
         )
     if is_running:
         running = known_incarnation((node_id, offered.directory_id), IncarnationTick(earlier, 0))
@@ -142,7 +149,8 @@ async def incarnations(broker: Broker, request: Request) -> None:
         raise ProtocolError(pb.FORBIDDEN, "INCARNATIONS is accepted only from nodes of the cluster")
     if len(entries) > INCARNATIONS_PER_MESSAGE_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"INCARNATIONS has at most {INCARNATIONS_PER_MESSAGE_MAX} entries, got {len(entries)}"
+            pb.INVALID_REQUEST,
+            f"INCARNATIONS may have at most {INCARNATIONS_PER_MESSAGE_MAX} entries, got {len(entries)}",
         )
     reply = broker.incarnations.learn(peer_id, entries)
     await broker.incarnations.keep_withdrawals(entries)
@@ -157,5 +165,7 @@ def _refuse(request: Request, node_id: str, error: ProtocolError) -> None:
 
 def _peers(broker: Broker) -> Peers:
     if broker.peers is None:
-        raise ProtocolError(pb.FORBIDDEN, f"node {broker.node_id!r} does not belong to a cluster")
+        raise ProtocolError(
+            pb.FORBIDDEN, f"node {broker.node_id!r} does not belong to a cluster, so it accepts no other nodes"
+        )
     return broker.peers

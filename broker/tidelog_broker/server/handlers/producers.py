@@ -59,11 +59,14 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
                 f"PRODUCER_BEGIN for an idempotency key needs an odd producer epoch, got {entry.producer_epoch}",
             )
     elif entry.base_sequence:
-        raise ProtocolError(pb.INVALID_REQUEST, f"an instance must begin at sequence 0, got {entry.base_sequence}")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a producer instance must begin at sequence 0, got {entry.base_sequence}"
+        )
     elif not entry.producer_epoch or entry.producer_epoch % EPOCHS_PER_INSTANCE:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"an instance's epoch must be a positive multiple of {EPOCHS_PER_INSTANCE}, got {entry.producer_epoch}",
+            f"the epoch of a producer instance must be a positive multiple of {EPOCHS_PER_INSTANCE}, got "
+            f"{entry.producer_epoch}",
         )
     forwarded = with_caller(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
     reply = await ask_owner(
@@ -75,8 +78,10 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
 async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     """Begin an instance as the partition's owner.
 
+    If a newer instance has fenced it, the answer contains that error and the newest epoch.
+
     Raises:
-        ProtocolError: this node cannot append, or the instance is fenced.
+        ProtocolError: this node cannot append.
     """
     (entry,) = envelope.producer_begin.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])

@@ -158,7 +158,7 @@ class PublishInProgress:
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
                 if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
-                    # The forwarding node knows the partition, but this node does not know it yet.
+                    # The error of a forwarded batch is not final: only the forwarding node may know the partition yet.
                     settle(denial(error, current=not message.forwarded), False)
                 else:
                     unknown.append(_Unknown(key, settle))
@@ -268,7 +268,7 @@ def _unknown_partition_error(broker: Broker, key: PartitionKey, *, current: bool
 
 
 def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
-    """Return the other node that owns a partition; "" if this node owns it or no owner is reachable."""
+    """Return the other node that owns a partition; "" if this node owns it, refuses the batch, or reaches no owner."""
     owner = broker.routes.owner((entry.topic_id, entry.partition))
     if owner == broker.node_id or owner not in broker.cluster.linked:
         return ""
@@ -308,9 +308,9 @@ def _submit(
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")
-    keyed = partition.requires_keys
+    topic, keyed = partition.state.topic.name, partition.requires_keys
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
-        partition.pipeline.submit(PendingPublish(data, _verified(data, keyed=keyed), settle, acks=acks))
+        partition.pipeline.submit(PendingPublish(data, _verified(data, topic, keyed=keyed), settle, acks=acks))
         return
     pending = PendingPublish(data, None, settle, acks=acks)
 
@@ -320,20 +320,28 @@ def _submit(
             pending.refusal = error if isinstance(error, ProtocolError) else _unexpected(error)
         partition.pipeline.go_on()
 
-    broker.threads.verifiers.start(0, lambda: _verified(data, keyed=keyed), judged)
+    broker.threads.verifiers.start(0, lambda: _verified(data, topic, keyed=keyed), judged)
     partition.pipeline.submit(pending)
 
 
-def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
+def _verified(data: memoryview, topic: str, *, keyed: bool) -> BatchHeader:
     """Verify a producer's batch: its checksums, no reserved flags and, for a compacted topic, a key in every record."""
     header = verify_batch(data)
     if header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.TRANSACTIONAL):
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, "producers may not send control, derived or transactional batches")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"topic {topic!r}: producers may not send control, derived or transactional batches, got batch flags "
+            f"{header.flags:#x}",
+        )
     if header.sequence_span:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"producers may not set a sequence span, got {header.sequence_span}")
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"topic {topic!r}: producers may not set a sequence span, got {header.sequence_span}",
+        )
     if keyed and (not header.flags & Flags.KEY or RecordBatch.parse(data).columns().column("key").null_count):
         raise ProtocolError(
-            pb.UNSUPPORTED_BATCH, "the topic is compacted by key, and the batch has records without a key; set all keys"
+            pb.UNSUPPORTED_BATCH,
+            f"topic {topic!r} is compacted by key, but the batch has records without a key; give every record a key",
         )
     return header
 

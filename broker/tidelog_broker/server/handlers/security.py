@@ -64,14 +64,14 @@ async def change(broker: Broker, request: Request) -> None:
 
 
 def _has_quotas_of(registry: SecurityRegistry, change: pb.SecurityChange, reply: pb.SecurityChangeReply) -> bool:
-    """Return whether this node has applied a change of a quota."""
+    """Return whether this node has applied a change of a quota; True for other changes."""
     if change.WhichOneof("change") == "remove_quota":
         return registry.quotas.of_subject(canonical(change.remove_quota, is_new=False)) is None
     return not reply.HasField("quota") or registry.quotas.of_subject(reply.quota.subject) == reply.quota
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle SECURITY_LIST: a page of the existing records, by id and without secrets.
+    """Handle SECURITY_LIST: a page of the existing records, by id and without secrets, or the usage of quotas.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -87,7 +87,7 @@ async def list_some(broker: Broker, request: Request) -> None:
         if prefix is None:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"keys, users, rules, quotas and quota usage can be listed, got kind {message.what}; set one of these",
+                f"SECURITY_LIST must name KEYS, RULES, USERS, QUOTAS or QUOTA_USAGE, got kind {message.what}",
             )
         async with broker.bounds.turns.turn(request.connection, request.payer):
             records, more = broker.security.registry.page(prefix, message.after)
@@ -113,7 +113,10 @@ def test(broker: Broker, request: Request) -> None:
     question, session = request.envelope.access_test, request.session
     if question.enforce:
         if question.principal:
-            raise ProtocolError(pb.INVALID_REQUEST, "enforce tests the caller itself; leave principal empty")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"an access test with `enforce` tests the caller; leave `principal` empty, got {question.principal!r}",
+            )
         if session is not None:
             try:
                 session.check(question.operation, question.resource, question.name)

@@ -162,9 +162,9 @@ class Pump:
         if followed >= followed_max or self._connection.followed >= followed_max // 4:
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"subscriptions follow {followed} partitions, {self._connection.followed} of them on this "
-                f"connection; the limit is {followed_max} (followed_max), a quarter of it per connection; end some "
-                "first",
+                f"subscriptions follow {followed} partitions on this node and {self._connection.followed} on this "
+                f"connection; the limits are {followed_max} (followed_max) and {followed_max // 4}; end some "
+                "subscriptions first",
                 retry_after_ms=1000,
             )
         self.subscription.add(key, offset)
@@ -317,7 +317,7 @@ class Pump:
         return max(1, min(EVENT_BYTES, self.subscription.credit_bytes, room_bytes))
 
     def _fits(self, size_bytes: int) -> bool:
-        """Return whether an event of this size may be sent; a single batch may exceed the requested size."""
+        """Return whether an event of this size may be sent; if not, the connection's backlog reports when it may."""
         if self._connection.backlog.fits(size_bytes):
             return True
         self._connection.backlog.want(size_bytes)
@@ -443,8 +443,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
     if len(connection.pumps) >= broker.settings.subscriptions_max:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"the connection has reached its limit of {broker.settings.subscriptions_max} subscriptions; "
-            "unsubscribe one, or open another connection",
+            f"the connection has reached its limit of {broker.settings.subscriptions_max} subscriptions "
+            "(subscriptions_max); unsubscribe one, or open another connection",
         )
     subscription = Subscription(
         message.subscription_id, credit_records=message.credit_records, credit_bytes=message.credit_bytes

@@ -30,17 +30,20 @@ async def recover(broker: Broker, request: Request) -> None:
     if message.node_id == broker.node_id:
         request.reply(pb.Envelope(cluster_change_reply=await _recover(broker, message)))
         return
-    if request.connection.peer_id is not None or message.node_id not in {
-        info.node_id for info in broker.cluster.nodes()
-    }:
+    if request.connection.peer_id is not None:
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a recovery at node {message.node_id!r} was forwarded to node {broker.node_id!r} instead",
+        )
+    if message.node_id not in {info.node_id for info in broker.cluster.nodes()}:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"node {message.node_id!r} does not exist; list the nodes with: tidelog cluster status"
         )
     if message.node_id not in broker.cluster.linked:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"node {broker.node_id!r} cannot reach node {message.node_id!r}; start it, or send the request to it "
-            "directly",
+            f"node {broker.node_id!r} cannot reach node {message.node_id!r}; start node {message.node_id!r}, or send "
+            "the request to that node directly",
         )
     handed_on = pb.Envelope(cluster_change=request.envelope.cluster_change)
     answer = await broker.cluster.request(message.node_id, handed_on, timeout_s=TIMEOUT_S + _ON_THE_WAY_S)

@@ -72,7 +72,7 @@ class Part(Protocol):
 
 
 class Indexes(Protocol):
-    """What `PartitionLog` requires of the object that maintains its indexes of keys and tags in the background.
+    """Maintains the indexes of keys and tags of a `PartitionLog` in the background.
 
     `columns` is set on the event loop; everything else is thread-safe.
     """

@@ -93,7 +93,7 @@ class Damage:
 
 
 class Held(Protocol):
-    """What `EpochStore.held` has to provide. Each append reads it; reading an attribute costs less than a call."""
+    """The damage of an `EpochStore`, as an attribute: each append reads it, which costs less than a call."""
 
     damage: Damage | None
     """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
@@ -312,7 +312,7 @@ class Engine(ABC):
 
         Args:
             sealed_end_offset: the end of the epoch if another one follows it: the store takes no appends and ends
-                there, or is in LIMBO.
+                there, or is in LIMBO. None for the newest epoch.
             is_new: whether this process has just created the directory, durably, so that nothing in it can be lost.
 
         Returns:

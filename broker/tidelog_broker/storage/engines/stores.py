@@ -140,8 +140,12 @@ def remove_store(volume: Volume, directory: Path) -> None:
     """
     try:
         _engine_in(volume, directory).forget(directory)
-    except EngineMissingError:
-        log.info("%s is removed although its engine is not installed, which may keep data of it elsewhere", directory)
+    except EngineMissingError as error:
+        log.info(
+            "removing %s although engine %s is not installed; that engine may keep data of this epoch elsewhere",
+            directory,
+            error.engine,
+        )
     remove_epoch_dir(volume.fs, directory)
 
 

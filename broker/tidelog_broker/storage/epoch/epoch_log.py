@@ -226,7 +226,7 @@ class EpochLog(EpochStore):
                 if not is_out_of_descriptors(error):
                     self._disk.note_full()
                 raise space_or_failure(f"another segment cannot be created in {self.directory}", error) from error
-            raise self._fail("allocating space", error) from error
+            raise self._fail("creating another segment", error) from error
         except StorageFailedError as error:
             self._failure = self._failure or error.message
             raise
@@ -543,7 +543,7 @@ class EpochLog(EpochStore):
         return new
 
     def _give_up_spare(self) -> bool:
-        """Delete the spare file, if it exists; if that fails the next open deletes it."""
+        """Delete the spare file; return False if there is none, or if that fails: the next open then deletes it."""
         with contextlib.suppress(OSError):
             return self._spare.discard()
         return False

@@ -48,7 +48,7 @@ _State = Literal["there", "lacking", "failed"]
 
 
 class IndexedLog(Protocol):
-    """What `RecordIndexes` requires of a partition's log. Only epochs of the segment engine are indexed here."""
+    """Provides the stores of a partition's epochs to `RecordIndexes`, which indexes those of the segment engine."""
 
     @property
     def disk(self) -> Volume:
@@ -210,7 +210,10 @@ class RecordIndexes:
             except (OSError, ProtocolError) as error:
                 # The segment was deleted or closed meanwhile, or is damaged, which a reader reports.
                 log.info(
-                    "%s cannot be indexed by %s, so lookups scan it: %s", segment.path, " and ".join(columns), error
+                    "%s cannot be indexed by %s; if it still exists, lookups scan it: %s",
+                    segment.path,
+                    " and ".join(columns),
+                    error,
                 )
                 for column in columns:
                     self._marks[segment.header.nonce, column] = "failed"
@@ -285,8 +288,8 @@ def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
         fs.rename(unnamed, path)
     except OSError as error:
         log.warning(
-            "the index file %s cannot be written, which is retried when the log begins its next segment; check the "
-            "disk and its free space: %s",
+            "the index file %s cannot be written: %s; check the disk and its free space; this node tries again when "
+            "the log begins its next segment",
             path,
             error,
         )

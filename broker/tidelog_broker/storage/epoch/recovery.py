@@ -159,8 +159,8 @@ def _check_place(path: Path, header: SegmentHeader, before: list[_FoundSegment])
         first = before[0].header
         if (header.topic_id, header.partition, header.epoch) != (first.topic_id, first.partition, first.epoch):
             raise LayoutError(
-                f"its header has partition {header.partition} and epoch {header.epoch}, expected the topic id of the "
-                f"first segment, partition {first.partition} and epoch {first.epoch}"
+                f"its header has topic id {header.topic_id.hex()}, partition {header.partition}, epoch {header.epoch}; "
+                f"the first segment has {first.topic_id.hex()}, {first.partition}, {first.epoch}"
             )
 
 
@@ -238,7 +238,7 @@ def _recover_open(fs: FileSystem, found: list[_FoundSegment], damage: Damage | N
             _keep(fs, walked, max(scan.synced_offset, synced_offset))
             _cut(fs, segment, scan, found[number + 1 :], is_new=is_new)
         return recovered
-    raise AssertionError("the last segment has no next one")
+    raise AssertionError("the walk ends at the last segment at the latest")
 
 
 def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: list[_FoundSegment]) -> Damage | None:

@@ -23,7 +23,7 @@ from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _IOV_MAX: Final = 1024
 _DSYNC: Final = getattr(os, "RWF_DSYNC", 0)
-"""Linux can sync a single write; where the flag is unsupported the whole file is synced after the write."""
+"""Flag with which Linux syncs a single write; 0 if it is unsupported: the whole file is then synced after the write."""
 _UNKNOWN_FLAG: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 

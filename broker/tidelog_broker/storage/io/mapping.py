@@ -220,7 +220,7 @@ def _copy(to: int, parts: Sequence[Buffer]) -> int:
     if copied < 0:
         raise _error("process_vm_readv")
     if copied < length_bytes:
-        raise OSError(errno.EFAULT, f"{copied} of {length_bytes} bytes could be written to a mapped file")
+        raise OSError(errno.EFAULT, f"only {copied} of {length_bytes} bytes could be written to a mapped file")
     return length_bytes
 
 

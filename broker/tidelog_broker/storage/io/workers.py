@@ -68,7 +68,7 @@ class IoWorkers:
         self._closed = False
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn` on the thread of `key`, after all work submitted with this key before.
+        """Run `fn` on the thread of `key`, after all work submitted with this key before; return its future result.
 
         Raises:
             WorkersFullError: the queue is full.
@@ -99,8 +99,8 @@ class IoWorkers:
         work = self._queues[number]
         if work.length >= self._pending_max:
             raise WorkersFullError(
-                f"{self._pending_max} tasks are queued for a thread of the workers {self._name!r}, the maximum; try "
-                "again later"
+                f"a thread of the workers {self._name!r} has reached its limit of {self._pending_max} queued tasks; "
+                "try again later"
             )
         with self._lock:
             if self._closed:

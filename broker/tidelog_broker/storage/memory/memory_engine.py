@@ -92,6 +92,8 @@ class MemoryEngine(Engine):
     ) -> EpochStore | None:
         """Open a store, with its contents if this process has them; otherwise it is empty, and lost unless `is_new`.
 
+        None if the contents are lost and the epoch has ended with records, see `Engine.open`.
+
         Raises:
             DamagedError: the file of the store is missing or damaged.
             StorageFailedError: the disk cannot be read.
@@ -144,8 +146,11 @@ class MemoryEngine(Engine):
             raise DamagedError.at(path, 0, "the file is missing")
         with closing(self._fs.open_readonly(path)) as file:
             data = file.pread(_FILE.size + _CRC.size, 0)
-        if len(data) < _FILE.size + _CRC.size or _CRC.unpack_from(data, _FILE.size)[0] != crc32c(data[: _FILE.size]):
-            raise DamagedError.at(path, 0, "the file is short or its CRC differs")
+        if len(data) < _FILE.size + _CRC.size:
+            raise DamagedError.at(path, 0, f"the file has {len(data)} bytes, expected {_FILE.size + _CRC.size}")
+        crc, found_crc = _CRC.unpack_from(data, _FILE.size)[0], crc32c(data[: _FILE.size])
+        if crc != found_crc:
+            raise DamagedError.at(path, 0, f"the file declares CRC32C {crc:#010x}, its bytes have {found_crc:#010x}")
         magic, version, nonce, *start = _FILE.unpack_from(data)
         if (magic, version) != (_MAGIC, _VERSION):
             raise DamagedError.at(
@@ -162,10 +167,11 @@ class MemoryEngine(Engine):
             taken = max(needed_bytes, min(_RESERVED_BYTES, left))
             if needed_bytes > left:
                 raise MemoryFullError(
-                    f"{needed_bytes:,} bytes do not fit into the memory engine: it has reserved {self.used_bytes:,} of "
-                    f"{self.capabilities.bytes_max:,} bytes on this node, {self._used[topic_id]:,} of "
-                    f"{self._topic_bytes_max:,} for this topic; lower retention_bytes of topics that are stored in "
-                    "memory, or send again once retention has deleted old records"
+                    f"{needed_bytes:,} bytes do not fit into the memory engine: this node has reserved "
+                    f"{self.used_bytes:,} of {self.capabilities.bytes_max:,} bytes (memory_engine_bytes), and for "
+                    f"topic id {topic_id.hex()} {self._used[topic_id]:,} of {self._topic_bytes_max:,}; send again when "
+                    "retention has deleted old records, lower retention_bytes of topics in memory, or raise "
+                    "memory_engine_bytes"
                 )
             self._used[topic_id] += taken
             self.used_bytes += taken

@@ -26,7 +26,7 @@ MEMORY: Final = "memory"
 
 
 class Bytes(Protocol):
-    """What `MemoryStore` requires of its engine: the accounting of memory for records."""
+    """Accounts for the memory that records take; implemented by the engine of the `MemoryStore`."""
 
     def reserve(self, topic_id: bytes, needed_bytes: int) -> int:
         """Reserve at least `needed_bytes` for a topic; return how many.
@@ -278,7 +278,9 @@ class MemoryStore(EpochStore):
         self._check_open()
         damage = self._contents.damage
         if damage is not None and not self.is_repairing:
-            raise LimboError(f"{self.directory} takes no appends: {damage.reason}")
+            raise LimboError(
+                f"{self.directory} takes no appends until it has the records of another replica: {damage.reason}"
+            )
         if self._contents.is_sealed:
             raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
 

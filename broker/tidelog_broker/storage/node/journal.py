@@ -117,7 +117,7 @@ class Journal:
             journal, payloads = Journal.open(fs, path, magic)
             journal.close()
             if payloads:
-                raise DamagedError(f"{path} cannot be created: it already holds {len(payloads)} entries")
+                raise DamagedError(f"{path} cannot be created: it exists and has {len(payloads)} entries")
             return
         try:
             _write_file(fs, path, magic, [])[0].close()
@@ -139,8 +139,8 @@ class Journal:
                 fs.unlink(unnamed)
             if not fs.exists(path):
                 raise DamagedError(
-                    f"{path} is missing, which was created with the data directory and held this node's promises: "
-                    f"{JOURNAL_REMEDY}"
+                    f"{path} is missing; it was created with the data directory, and recorded what this node promised "
+                    f"to other nodes: {JOURNAL_REMEDY}"
                 )
             file = fs.open(path)
             try:

@@ -43,7 +43,7 @@ def save_meta_snapshot(fs: FileSystem, path: Path, snapshot: pb.MetaSnapshot) ->
 
 
 def load_meta_snapshot(fs: FileSystem, path: Path) -> pb.MetaSnapshot | None:
-    """Return the last saved snapshot; None if the file is missing or damaged."""
+    """Return the last saved snapshot; None if the file is missing, or unreadable or damaged, which is logged."""
     if not fs.exists(path):
         return None
     try:
@@ -55,5 +55,7 @@ def load_meta_snapshot(fs: FileSystem, path: Path) -> pb.MetaSnapshot | None:
         problem = "bad magic or CRC"
     except (OSError, DecodeError) as error:
         problem = str(error)
-    log.warning("ignoring the snapshot %s: %s; this node waits for __meta instead", path, problem)
+    log.warning(
+        "ignoring the metadata snapshot %s: %s; a node without it waits for __meta when it starts", path, problem
+    )
     return None

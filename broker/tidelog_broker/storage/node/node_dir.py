@@ -181,7 +181,8 @@ class NodeDir:
                 return record
             if len(record.bound) >= NODES_MAX:
                 raise NodeDirError(
-                    f"{self.path / _NODE_JSON} already lists the data directories of {NODES_MAX} founders, the maximum"
+                    f"the data directory of node {node_id!r} cannot be added to {self.path / _NODE_JSON}, which "
+                    f"already lists {NODES_MAX}, the maximum"
                 )
             return replace(record, bound=record.bound | {node_id: directory_id.hex()})
 
@@ -380,7 +381,7 @@ def _lock_dir(fs: FileSystem, path: Path) -> File:
         with closing(fs.open_readonly(path / _LOCK)) as file:
             holder = file.pread(32, 0).decode("ascii", "replace").strip() or "unknown"
         raise NodeDirLockedError(
-            f"{path} is in use by process {holder}; stop it, or give this node another directory"
+            f"{path} is in use by process {holder}; stop that process, or use another data directory"
         ) from error
 
 
@@ -411,8 +412,8 @@ class _ExpectedIds:
         """Refuse an existing directory of another node or cluster."""
         if self.cluster_id is not None and old.cluster_id != self.cluster_id.hex():
             raise NodeDirError(
-                f"{path} belongs to the cluster {old.cluster_id}, not to {self.cluster_id.hex()}; "
-                "give the directory of that cluster, or the bootstrap file or seeds of this one"
+                f"{path} belongs to the cluster {old.cluster_id}, not to {self.cluster_id.hex()}; give a directory of "
+                f"cluster {self.cluster_id.hex()}, or the bootstrap file or seeds of cluster {old.cluster_id}"
             )
         if self.replaces:
             if old.node_id == self.node_id:
@@ -422,7 +423,8 @@ class _ExpectedIds:
                 )
         elif self.node_id is not None and old.node_id != self.node_id:
             raise NodeDirError(
-                f"{path} belongs to the node {old.node_id!r}, not to {self.node_id!r}; give this node's directory"
+                f"{path} belongs to the node {old.node_id!r}, not to {self.node_id!r}; give the directory of "
+                f"{self.node_id!r}"
             )
 
 
@@ -439,7 +441,8 @@ def _begin(fs: FileSystem, path: Path, lock: File, expected: _ExpectedIds) -> No
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
             raise NodeDirError(
-                f"{path} has no {missing[0]!r} directory, which was created with it: put it back, or {JOURNAL_REMEDY}"
+                f"{path / missing[0]}, which was created with the data directory, is missing: put it back, or "
+                f"{JOURNAL_REMEDY}"
             )
         if old.format_version < _FIRST_WITH_INCARNATIONS:
             _make_incarnation_journal(fs, path)
@@ -535,7 +538,8 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
         raise NodeDirError(f"{file_path} is damaged: {error!r}; {JOURNAL_REMEDY}") from error
     if not sound:
         raise NodeDirError(
-            f"{file_path} is damaged: cluster_id, directory_id, bound, node_id or boot_counter is out of its range; "
+            f"{file_path} is damaged: it must have a cluster_id of {CLUSTER_ID_BYTES} bytes, directory ids of "
+            f"{DIRECTORY_ID_BYTES} bytes, a node_id and a boot_counter from 1 to {BOOT_COUNTER_MAX - 1}; "
             f"{JOURNAL_REMEDY}"
         )
     return record

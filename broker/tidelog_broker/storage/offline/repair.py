@@ -44,7 +44,7 @@ class Repair:
         topic, partition, damage: the partition and its damage, for the operator.
         others: the other nodes that store the partition, from which this node restores it when it starts.
         epoch, end_offset: the newest epoch and where to truncate it; `epoch` is None if no repair is possible.
-        kept: the copy of the damaged epoch, once it is repaired.
+        kept: the copy of the damaged epoch; None until it is repaired.
     """
 
     topic: str
@@ -102,7 +102,7 @@ def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor
 
 
 def _rot(fs: FileSystem, directory: Path) -> str | None:
-    """Verify a partition's log; return its first damage, None if it is not damaged."""
+    """Verify a partition's log; return its first damage, or that its directory is missing; None if it is intact."""
     if not fs.exists(directory):
         return f"{directory} is missing"
     findings = (finding for report in verify(fs, directory) for finding in report.findings)

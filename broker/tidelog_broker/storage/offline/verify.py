@@ -114,7 +114,9 @@ def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
         OSError: the disk cannot be read.
     """
     if not fs.exists(path):
-        raise NodeDirError(f"{path} does not exist")
+        raise NodeDirError(
+            f"{path} does not exist; give a data directory, or a partition, an epoch or a segment in one"
+        )
     if not fs.is_dir(path):
         yield inspect_segment(fs, path)
         return

@@ -120,7 +120,7 @@ class AppendTimes:
 
 
 def _latest_us(log: EpochStore, start_offset: int, end_offset: int) -> int:
-    """Return the latest append time in a segment whose last batch was emptied by compaction."""
+    """Return the latest append time in a segment whose last batch was emptied by compaction; 0 if no batch has one."""
     headers = takewhile(lambda header: header.base_offset < end_offset, log.reader.scan_headers(start_offset))
     return max((header.append_timestamp_us for header in headers), default=0)
 

@@ -113,9 +113,15 @@ class CompactedCopies:
         held = self._held
         old = held.log_of(epoch)
         if old is None or old.damage is not None or old.end_offset != end.offset:
+            if old is None:
+                why = "is missing"
+            elif old.damage is not None:
+                why = f"is damaged: {old.damage.reason}"
+            else:
+                why = f"ends at offset {old.end_offset}, expected {end.offset}"
             raise NotHeldError(
-                f"the compacted version of epoch {epoch} in {held.directory} cannot replace the epoch, which is "
-                f"missing there, is damaged, or does not end at offset {end.offset}"
+                f"the compacted version of epoch {epoch} in {held.directory} cannot replace the older one: "
+                f"that one {why}"
             )
         if old.end_digest == end.digest:
             self.abandon(epoch)  # The same version was fetched from another node meanwhile.

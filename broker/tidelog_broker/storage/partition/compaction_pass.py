@@ -209,7 +209,7 @@ class CompactionPass:
         _write(version, _derived(deriver.add, batch, self._kept(batch, survivor_range.survivors)))
 
     def _kept(self, batch: RecordBatch, survivors: Offsets) -> Bools | None:
-        """Return which records of a batch survive; None for all."""
+        """Return which records of a batch survive; None for a control or empty batch, which is kept whole."""
         if batch.control or not len(batch):
             return None
         columns, offsets = batch.columns(), _offsets(batch)
@@ -255,7 +255,7 @@ class CompactionPass:
         """
         found = self._reader.read(offset, READ_BYTES, limit_offset=end)
         if not found.batches:
-            raise DamagedError(f"no batch can be read at offset {offset}, but the log ends at {end}")
+            raise DamagedError(f"no batch holds offset {offset}, although batches are expected up to offset {end}")
         self._pace(sum(map(len, found.batches)))
         return [view for buffer in found.batches for view in iter_batches(buffer)], found.next_offset
 

@@ -36,7 +36,8 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
         header = unpack_header(batch)
         if header.length != len(batch):
             raise _corrupt(
-                f"received {len(batch)} bytes for a batch at offset {header.base_offset}, which has {header.length}"
+                f"received {len(batch)} bytes of a batch at offset {header.base_offset}, its header declares "
+                f"{header.length}"
             )
         if header.epoch != epoch:
             raise _corrupt(
@@ -55,8 +56,8 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
         digest = digest_after(batch, 0, digest)
         if header.digest != digest:
             raise _corrupt(
-                f"the batch at offset {offset} has digest {header.digest:#x}, but this node's copy continues with "
-                f"{digest:#x}"
+                f"the batch at offset {offset} has digest {header.digest:#x}, expected {digest:#x} after the batches "
+                "on this node"
             )
         offset = header.end_offset
     return LogPosition(offset, digest)

@@ -145,7 +145,7 @@ class EpochCopies:
 
         Args:
             decided: if the log has an older version that the copy replaces, the epoch at whose end this one was
-                decided.
+                decided; None if it has none.
 
         Returns:
             Whether the epoch is in the log now. If not, an epoch between the log and the copy is missing; the copy is
@@ -285,7 +285,7 @@ class EpochCopies:
     # --------------------------------------------------------------------------------- internals
 
     def _below(self, offset: int) -> list[int]:
-        """Return the epochs before the log of which a partial copy contains only records below `offset`."""
+        """Return epochs older than the log whose partial copies contain only records below `offset`; none in LIMBO."""
         epochs = self._held.epochs
         if self._held.limbo is not None or not epochs:
             return []

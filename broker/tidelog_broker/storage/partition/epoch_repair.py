@@ -52,7 +52,8 @@ class EpochRepair:
             clear_short(self._held.disk.fs, self._held.directory)
         except OSError as error:
             raise StorageFailedError(
-                f"{self._held.directory}: a `short` marker cannot be removed: {error}; check the disk"
+                f"{self._held.directory}: the marker that an epoch may lack records cannot be removed: {error}; check "
+                "the disk"
             ) from error
 
     def lost_epoch(self, active_epoch: int) -> int | None:

@@ -44,8 +44,11 @@ def checking(extent: Extent, slot: int, batch: memoryview) -> Iterator[None]:
         DamagedError: the batch is corrupt.
     """
     try:
-        if unpack_header(batch).base_offset != extent.offset_of(slot):
-            raise DamagedError.at(*extent.place_of(slot), "the batch that the index lists is missing")
+        found, expected = unpack_header(batch).base_offset, extent.offset_of(slot)
+        if found != expected:
+            raise DamagedError.at(
+                *extent.place_of(slot), f"the batch has base offset {found}, but the index lists {expected}"
+            )
         yield
     except DamagedError:
         raise

@@ -16,7 +16,7 @@ from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.engine.store import EpochStore, State, Volume
 from tidelog_broker.storage.engines.stores import open_store, remove_store
 from tidelog_broker.storage.io.deferred_sync import DeferredSync
-from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
+from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError, space_or_failure
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_dirs import (
     OpenedEpochs,
@@ -95,6 +95,13 @@ class HeldEpochs:
                 return f"{damage.path} is damaged at byte {damage.position}: {damage.reason}"
         return None
 
+    def unreadable_error(self, offset: int) -> DamagedError:
+        """Return the error for an offset that cannot be read because the partition is in LIMBO."""
+        remedy = "" if self.needs_engine else "; check the data directory with: tidelog log verify"
+        return DamagedError(
+            f"{self.name.topic}/{self.name.partition}: offset {offset} cannot be read: {self.limbo}{remedy}"
+        )
+
     @property
     def unreadable_epoch(self) -> int | None:
         """The damaged epoch that cannot be opened, so that older ones stay closed, too; None if there is none."""
@@ -118,12 +125,12 @@ class HeldEpochs:
 
     @property
     def end_digest(self) -> int:
-        """The running digest at the end of the newest epoch."""
+        """The running digest at the end of the newest epoch; 0 before the first epoch."""
         return self.epochs[-1].end_digest if self.epochs else 0
 
     @property
     def synced_offset(self) -> int:
-        """The end of the synced part of the newest epoch."""
+        """The end of the synced part of the newest epoch; 0 before the first epoch."""
         return self.epochs[-1].synced_offset if self.epochs else 0
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog_broker.storage.engine.reading import Extent, Indexes
-from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.extents import (
     checking,
     readable_extents,
@@ -65,7 +64,7 @@ class RecordFilter(NamedTuple):
         return "tag" if self.tag is not None and "tag" in columns else None
 
     def hash_of(self, column: TextColumn | None) -> int:
-        """Return the hash to look up in a column's index."""
+        """Return the hash to look up in a column's index; 0 without a column."""
         if column is None:
             return 0
         return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
@@ -186,7 +185,7 @@ class MatchingReader:
                 if work.is_done:
                     break
         if not found and position < limit_offset and position == offset and self._held.limbo is not None:
-            raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
+            raise self._held.unreadable_error(position)
         return ReadResult(found, position)
 
     def _newest(self, limit_offset: int, record_filter: RecordFilter, work_bytes: int) -> NewestMatch:
@@ -281,7 +280,7 @@ def _read_run(extent: Extent, run: tuple[int, int], *, newest: bool) -> Iterator
 
 
 def _filtered(extent: Extent, slot: int, batch: memoryview, record_filter: RecordFilter) -> Buffer | None:
-    """Return the matching records of a batch.
+    """Return the matching records of a batch; None if none match.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
@@ -314,7 +313,9 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: Rec
 def _newest_in(
     extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
 ) -> NewestMatch | None:
-    """Return the last matching record of a batch, and add its matching records to `recent`.
+    """Return the last matching record of a batch, None if none match.
+
+    If only a part of the batch matches and is small, its matching records are added to `recent`.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.

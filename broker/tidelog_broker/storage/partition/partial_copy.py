@@ -80,6 +80,8 @@ class PartialCopy:
     def resume(cls, disk: Volume, directory: Path, target: CopyTarget, *, segment_bytes: int) -> PartialCopy | None:
         """Resume an existing copy. If that is impossible, remove it or set it aside, and return None.
 
+        None also if there is no copy.
+
         Raises:
             StorageFailedError: the disk failed.
         """
@@ -123,8 +125,8 @@ class PartialCopy:
             )
         if reached.offset == target.end.offset and reached.digest != target.end.digest:
             raise DivergedError(
-                f"{self.log.directory} would end with digest {reached.digest:#010x}, "
-                f"but {target.end.digest:#010x} is decided"
+                f"{self.log.directory} would end at offset {reached.offset} with digest {reached.digest:#010x}, but "
+                f"digest {target.end.digest:#010x} is decided"
             )
         if batches:
             self.log.ensure_space(sum(padded(len(batch)) for batch in batches))
@@ -144,7 +146,7 @@ class PartialCopy:
 
 
 def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_bytes: int) -> EpochStore | None:
-    """Open an existing copy as a prefix of the target. If it cannot become one, remove it or set it aside."""
+    """Open an existing copy as a prefix of the target. If it cannot become one, remove or set it aside; return None."""
     fs = disk.fs
     if is_deleted(disk, path):
         remove_store(disk, path)

@@ -332,7 +332,9 @@ class PartitionLog:
         if end_offset > log.end_offset:
             if log.damage is not None and self.limbo is not None:
                 raise LimboError(self.limbo)
-            raise DivergedError(f"{log.directory} ends at offset {log.end_offset}, but the epoch ends at {end_offset}")
+            raise DivergedError(
+                f"{log.directory} ends at offset {log.end_offset}, but epoch {epoch} ends at {end_offset}"
+            )
         log.truncate(end_offset)
         try:
             drop_snapshots_behind(self._held.disk.fs, self.directory, end_offset)
@@ -453,7 +455,7 @@ class PartitionLog:
             if log.damage is not None:
                 raise LimboError(str(held.limbo))
         if not held.epochs:
-            raise StorageFailedError(f"{self.directory} takes no appends: it has no epoch yet")
+            raise StorageFailedError(f"{self.directory} takes no appends: no epoch has begun")
         return held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:
@@ -467,7 +469,7 @@ class PartitionLog:
                 raise LimboError(self.limbo)
 
     def _delete_oldest(self) -> int:
-        """Delete the oldest segment, and its epoch if that leaves it empty; return 0 if it must stay."""
+        """Delete the oldest segment, and its epoch if it is then empty; return the freed bytes, 0 if it must stay."""
         if not self._held.epochs or self.limbo is not None:
             return 0
         oldest = self._held.epochs[0]

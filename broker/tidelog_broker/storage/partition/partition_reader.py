@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from tidelog_broker.storage.engine.reading import FoundBatches
-from tidelog_broker.storage.io.errors import DamagedError, NotHeldError
+from tidelog_broker.storage.io.errors import NotHeldError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, load_snapshots
 from tidelog_proto import broker_pb2 as pb
@@ -54,7 +54,7 @@ class PartitionLogReader:
             if left_bytes <= 0 or following is None or position < following.start_offset:
                 break
         if not batches and position < limit_offset and self._held.limbo is not None:
-            raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
+            raise self._held.unreadable_error(position)
         return FoundBatches(batches, heads, position)
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:

@@ -15,7 +15,6 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from tidelog_broker.storage.engine.reading import Extent, FoundBatches
-from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.extents import checking, readable_extents
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import ReadResult
@@ -93,12 +92,12 @@ class ProjectingReader:
                 if left_bytes <= 0 or position < extent.end_offset:
                     return ReadResult(found, position)
         if position == offset < limit_offset and self._held.limbo is not None:
-            raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
+            raise self._held.unreadable_error(position)
         return ReadResult(found, position)
 
 
 def _below(found: FoundBatches, end_offset: int) -> ReadResult:
-    """Drop batches that begin at or after an offset."""
+    """Drop batches after the first one that begin at or after an offset."""
     batches, next_offset = found.batches, found.next_offset
     for number, head in enumerate(found.heads[1:], 1):
         base_offset = unpack_header(head).base_offset
@@ -136,7 +135,7 @@ def _all_of(extent: Extent, first: int, stop: int) -> _Examined:
 def _one_of(
     extent: Extent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
 ) -> _Examined | None:
-    """Read the needed part of a batch; None if it exceeds the byte budget."""
+    """Read the needed part of a batch; None if the batch exceeds `left_bytes`, unless `at_least_one`."""
     head = extent.head(slot)
     with checking(extent, slot, head):
         header = unpack_header(head)

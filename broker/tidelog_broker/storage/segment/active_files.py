@@ -18,7 +18,7 @@ ACTIVE_FILES_MIN: Final = 64
 
 
 class Parked(Protocol):
-    """What `ActiveFiles` requires of a segment: its file can be parked, that is, closed until it is needed."""
+    """A segment whose file `ActiveFiles` can park, that is, close until it is needed."""
 
     was_used: bool
     """Set by each append, cleared by `ActiveFiles`."""

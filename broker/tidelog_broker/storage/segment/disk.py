@@ -128,7 +128,7 @@ class OpenSegments:
         self._evict()
 
     def peek(self, path: Path) -> OpenSegment | None:
-        """Return a segment of the set without a lease, for accounting only."""
+        """Return a segment of the set without a lease, for accounting only; None if it is not in the set."""
         return self._open.get(path)
 
     def replace(self, path: Path, segment: OpenSegment) -> None:
@@ -231,7 +231,7 @@ class OpenSegments:
             del self._held[path]
 
     def _take(self, path: Path) -> OpenSegment | None:
-        """Lease a segment of the set; if it is missing, register that it is being opened."""
+        """Lease a segment of the set and return it; if it is missing, register its opening and return None."""
         with self._lock:
             segment = self._open.get(path)
             if segment is not None:
@@ -272,7 +272,10 @@ class OpenSegments:
 
 
 def open_segments_max(limit: int | None = None) -> int:
-    """Return how many segments may stay open: those that logs append to, and a sixteenth of the descriptor limit."""
+    """Return how many segments may stay open, at most `OPEN_SEGMENTS_MAX`.
+
+    These are the ones that logs append to and a sixteenth of the descriptor limit, but at least `OPEN_SEGMENTS_MIN`.
+    """
     limit = descriptor_limit() if limit is None else limit
     return min(OPEN_SEGMENTS_MAX, active_files_max(limit) + max(OPEN_SEGMENTS_MIN, limit // 16))
 

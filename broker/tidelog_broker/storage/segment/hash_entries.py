@@ -110,7 +110,9 @@ def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColum
     """
     header: BatchHeader = unpack_header(window.data, at)
     if header.length != length or crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:
-        raise ValueError("the batch at this position is not the one that the index lists")
+        raise ValueError(
+            f"the batch has {header.length} bytes, the index lists {length}, or its body has a wrong checksum"
+        )
     if header.flags & Flags.CONTROL:
         return
     slices: dict[TextColumn, Slices] = {column: column_slices(window, at, header, column) for column in found}

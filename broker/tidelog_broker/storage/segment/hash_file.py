@@ -146,14 +146,19 @@ class HashFile:
         """
         raw = file.pread(HASH_HEADER_BYTES, 0)
         if len(raw) < HASH_HEADER_BYTES:
-            raise LayoutError("the index is shorter than its header")
+            raise LayoutError(f"the index has {len(raw)} bytes, fewer than its header of {HASH_HEADER_BYTES}")
         magic, version, *fields, crc = _HEADER.unpack(raw)
         if magic != HASH_MAGIC or version != FORMAT_VERSION or crc != crc32c(raw[: -_U32.size]):
-            raise LayoutError("the index's header is damaged or has another version")
+            raise LayoutError(
+                f"the index's header has a bad magic or checksum, or version {version} instead of {FORMAT_VERSION}"
+            )
         header = _Header(*fields)
         found = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
         if found != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
-            raise LayoutError("the index belongs to another segment")
+            raise LayoutError(
+                f"the index was written for another segment, column or end: it lists {header.slots} batches up to "
+                f"offset {header.end_offset}, the segment has {slots} up to {end.offset}"
+            )
         if file.size() != header.blocks_at + header.entry_count * ENTRY_BYTES:
             raise LayoutError(
                 f"the index has {file.size()} bytes; its header declares "
@@ -161,7 +166,7 @@ class HashFile:
             )
         directory = file.pread(header.directory_bytes, HASH_HEADER_BYTES)
         if crc32c(directory) != header.directory_crc:
-            raise LayoutError("the index's directory is damaged")
+            raise LayoutError("the directory of the index's blocks has a wrong checksum")
         return cls(file, header, directory)
 
     @property
@@ -221,6 +226,6 @@ class HashFile:
         count = min(_BLOCK_ENTRIES, self._header.entry_count - number * _BLOCK_ENTRIES)
         raw = self._file.pread(count * ENTRY_BYTES, self._header.blocks_at + number * BLOCK_BYTES)
         if len(raw) != count * ENTRY_BYTES or crc32c(raw) != int(self._crcs[number]):
-            raise LayoutError(f"block {number} of the index is damaged")
+            raise LayoutError(f"block {number} of the index is short or has a wrong checksum")
         entries: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")
         return entries

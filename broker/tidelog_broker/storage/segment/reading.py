@@ -100,7 +100,7 @@ def read_batches(
         or len(heads[0]) < HEADER_BYTES
         or _MAGIC_AND_OFFSET.unpack_from(heads[0]) != (MAGIC, index.offsets[first])
     ):
-        raise DamagedError.at(path, start, "the batch that the index lists is missing")
+        raise DamagedError.at(path, start, f"the index lists a batch at offset {index.offsets[first]}; it is missing")
     return FoundBatches(batches, heads, next_offset)
 
 
@@ -137,5 +137,6 @@ def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
     except ProtocolError as error:
         raise DamagedError.at(path, position, error.message) from error
     if header.end_offset != offset:
-        raise DamagedError.at(path, position, "the batch that the index lists is missing")
+        found = header.end_offset
+        raise DamagedError.at(path, position, f"the batch ends at offset {found}, but the index lists {offset}")
     return header.digest

@@ -116,7 +116,7 @@ def scan_segment(
 
 
 def _step(window: Window, scan: SegmentScan) -> Stop | None:
-    """Add the block at the end of the valid prefix to it, or return why the scan stops."""
+    """Extend the valid prefix by the next block; return why the scan stops if there is no valid next block."""
     position = scan.end_position
     head = window.get(position, HEADER_BYTES)
     if len(head) == 0:
@@ -172,7 +172,7 @@ class Remainder:
     """The content after the valid prefix."""
 
     synced_offset: int | None
-    """The synced offset of the newest sync mark in this content."""
+    """The highest synced offset of the sync marks in this content; None without a mark."""
     dirty: list[tuple[int, int]]
     """Ranges (position, bytes) that are not all zero."""
 

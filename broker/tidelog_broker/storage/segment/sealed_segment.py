@@ -94,7 +94,7 @@ def try_load_index(fs: FileSystem, segment: Path, header: SegmentHeader) -> tupl
 
 
 def peek_index_end(fs: FileSystem, segment: Path, header: SegmentHeader) -> SegmentEnd | None:
-    """Read the end in a segment's index file; None if it is missing or damaged."""
+    """Read the end in a segment's index file; None if the file is missing, damaged or of another segment."""
     path = index_path(segment)
     if not fs.exists(path):
         return None

@@ -100,7 +100,7 @@ class SegmentHashes:
     ) -> CandidateBatches:
         """Return about `count_max` batches of slots first..stop-1 that may match: the oldest, or the `newest` ones.
 
-        Without a column every batch may match.
+        Without a column, and where the column is not indexed, every batch may match.
 
         Raises:
             OSError: the disk cannot be read.

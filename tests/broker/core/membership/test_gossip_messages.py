@@ -170,7 +170,7 @@ def test_valid_variants_of_the_cases_above_are_accepted() -> None:
 
 
 def test_length_is_checked_first() -> None:
-    with pytest.raises(MalformedGossipError, match="a payload has at most"):
+    with pytest.raises(MalformedGossipError, match="may have at most"):
         decode(bytes(PAYLOAD_BYTES_MAX + 1))
 
 

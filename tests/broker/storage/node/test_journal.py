@@ -367,7 +367,7 @@ def test_entry_after_a_torn_one_does_not_reappear_if_zeroing_failed() -> None:
 
 def test_missing_journal_is_damage_and_is_not_recreated() -> None:
     sim = new_disk()
-    with pytest.raises(DamagedError, match=r"missing.*held this node's promises.*--replace"):
+    with pytest.raises(DamagedError, match=r"is missing; .*promised to other nodes.*--replace"):
         Journal.open(sim, PATH, MAGIC)
     assert not sim.exists(PATH)
 
