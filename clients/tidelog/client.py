@@ -429,6 +429,7 @@ class Client:
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            EpochChangingError: newer records of the key replaced the found one during each of several reads; try again.
         """
         self._check_usable()
         return await key_lookup.newest_of_key(self._router, topic, key, partition)

@@ -15,7 +15,7 @@ PROTOCOL_VERSION: Final = 1
 # A record batch ----------------------------------------------------------------------------------------
 
 HEADER_BYTES: Final = 128
-"""The fixed header of a record batch; the body follows it."""
+"""Size of the fixed header of a record batch; the body follows it."""
 
 BATCH_ALIGNMENT_BYTES: Final = 64
 """Alignment of batches in a segment, so that Arrow buffers are aligned when they are mapped."""

@@ -27,7 +27,7 @@ from tidelog_proto.batch.canonical_columns import Int64s
 from tidelog_proto.batch.content_hash import Contents
 
 ROW_BYTES: Final = 48
-"""Two hash words, offset and append time of 8 bytes each, and two table slots of 8 bytes."""
+"""Memory of a row: two hash words, offset and append time of 8 bytes each, and two table slots of 8 bytes."""
 
 _Tags = npt.NDArray[np.uint32]
 _ROWS_MIN: Final = 4096

@@ -27,7 +27,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 REFUSALS_PER_S: Final = 20
 """Refusals beyond this rate are counted and not written, since the refused callers determine their number."""
 ASKED_CHARS_MAX: Final = 4_000
-"""Maximum length of a text in an audit line; the rest is cut off."""
+"""Maximum length of a text in an audit line; the rest is cut off. In a message with more bytes, lists are shortened."""
 ASKED_ENTRIES_MAX: Final = 512
 """Maximum number of entries of each list in an audit line; the rest is cut off before formatting, because each entry
 costs the event loop 5 µs and would not fit into the line."""

@@ -127,7 +127,7 @@ class Groups:
 
         Raises:
             GroupNotEmptyError: the group has members, which would ignore the reset.
-            UnknownGroupError, UnknownTopicError: the group or topic does not exist.
+            UnknownGroupError, UnknownTopicError, UnknownPartitionError: the group, topic or a partition does not exist.
             InvalidRequestError: an argument is invalid.
         """
         if isinstance(to, int) and to < 0:

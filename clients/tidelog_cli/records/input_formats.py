@@ -33,7 +33,7 @@ from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json
 from tidelog_proto.text.record_lines import finite
 
 CHUNK_BYTES: Final = 1 << 20
-"""Size of one read of text."""
+"""Size of one read of text, and of the read buffer of a Parquet file."""
 
 LINE_BYTES_MAX: Final = 8 << 20
 """Maximum length of a line, which bounds memory; well below the limit of a batch."""

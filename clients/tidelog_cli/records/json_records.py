@@ -18,8 +18,8 @@ from tidelog_proto.text.json_text import checked_json, member_text
 _READ_FIELDS: Final = frozenset(
     {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}
 )
-"""The position of a record (topic, partition, offset) is accepted and ignored, because a published record gets another
-one."""
+"""Fields of a JSON record. Its position (topic, partition, offset) is accepted and ignored, because a published record
+gets another one."""
 _MILLISECONDS: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?", re.ASCII)
 
 

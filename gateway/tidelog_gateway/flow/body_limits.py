@@ -154,7 +154,7 @@ _VARIABLE: Final = frozenset({"gateway", "deadline", "span", "trace"})
 """Keys of a request's state. A request that has one of them is admitted on its own, even if its head is repeated."""
 _ARROW: Final = ARROW.encode()
 DIRECT_BYTES: Final = 64 * KIB
-"""Smallest body of columns that is received directly into its own buffer."""
+"""A larger body of columns is received directly into its own buffer."""
 
 
 def _hold(arrival: BodyReservation, size_bytes: int) -> None:

@@ -20,15 +20,16 @@ from tidelog_proto import gossip_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES, NODE_ID_BYTES_MAX
 
 DATAGRAM_BYTES_MAX: Final = 1200
-"""Avoids fragmentation on any path: the minimum MTU of IPv6 is 1280 bytes, headers included."""
+"""Maximum size of a datagram. It avoids fragmentation on any path: the minimum MTU of IPv6 is 1280 bytes, headers
+included."""
 AUTH_BYTES: Final = 1 + 32
-"""Version byte and authentication tag, which the caller prepends."""
+"""Size of the version byte and the authentication tag, which the caller prepends."""
 PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - AUTH_BYTES
 HOST_BYTES_MAX: Final = 255
 ZONE_BYTES_MAX: Final = 200
 _U32_MAX: Final = 2**32 - 1
 _RECORD_OVERHEAD_BYTES: Final = 3
-"""Tag and length of a record within the datagram: records are shorter than 16 KiB."""
+"""Size of the tag and length of a record within the datagram: records are shorter than 16 KiB."""
 
 
 class MalformedGossipError(Exception):

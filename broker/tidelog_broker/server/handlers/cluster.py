@@ -190,7 +190,8 @@ async def node_announce(broker: Broker, request: Request) -> None:
     founder's id, even if this node is new itself; the binding is durable before the answer.
 
     Raises:
-        ProtocolError: FORBIDDEN if the id belongs to another node, or if the sender is not an authenticated node.
+        ProtocolError: FORBIDDEN if the id belongs to another node, or if the sender is not an authenticated node;
+            EPOCH_CHANGING if this node is starting and does not know the registered nodes yet.
     """
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:
