@@ -27,13 +27,13 @@ def checked_url(text: str) -> SplitResult:
         ValueError: the text is not such a URL, or contains a user name, a fragment or spaces.
     """
     url = urlsplit(text)
+    if url.username is not None or url.password is not None or url.fragment or " " in text:
+        raise ValueError("a URL must not contain a user name, a password, a fragment or spaces")
     if url.scheme not in {"https", "http"} or not url.hostname or not text.isascii() or not text.isprintable():
         raise ValueError(
             "a URL must begin with https:// (or http://, for this machine only), name a host and contain only "
             f"printable ASCII characters, got {text[:200]!r}"
         )
-    if url.username is not None or url.password is not None or url.fragment or " " in text:
-        raise ValueError("a URL must not contain a user name, a password, a fragment or spaces")
     if url.scheme == "http" and not _is_this_machine(url.hostname):
         raise ValueError(f"http to {url.hostname} does not protect the answer against tampering; use an https URL")
     _ = url.port  # raises ValueError if it is invalid

@@ -425,7 +425,7 @@ class Retention:
         elif error is not None:
             # Until it is stored, a start treats deleted records as missing, and asks the owner.
             log.warning(
-                "%s: the start offset of the log could not be stored; after a restart this node asks the owner for it: %s",
+                "%s: cannot store the start offset of the log; after a restart this node asks the owner for it: %s",
                 self._state.name,
                 error,
             )

@@ -70,6 +70,13 @@ def test_unsafe_url_is_refused(url: str) -> None:
         checked_url(url)
 
 
+@pytest.mark.parametrize("scheme", ["https", "ftp", "htps"])
+def test_a_refusal_does_not_contain_the_password_of_the_url(scheme: str) -> None:
+    with pytest.raises(ValueError, match="a URL must not contain a user name, a password") as refused:
+        checked_url(f"{scheme}://user:word@issuer.example/")
+    assert "word@" not in str(refused.value)
+
+
 def test_https_and_loopback_urls_are_accepted() -> None:
     for url in ("https://issuer.example/keys?v=1", "http://127.0.0.1:8/keys", "http://localhost/", "http://[::1]:8/"):
         assert checked_url(url).hostname

@@ -23,7 +23,7 @@ def test_a_quota_survives_its_message(limits: dict[str, float | None]) -> None:
     assert (sent.subject, quota_of(sent)) == ("ann", quota)
 
 
-def test_an_absent_limit_and_no_limit_are_told_apart() -> None:
+def test_an_absent_limit_and_no_limit_differ_in_the_message() -> None:
     message = quota_to("ann", Quota(requests=math.inf, topics=0))
     assert (message.requests, message.HasField("topics"), message.HasField("groups")) == (UNLIMITED, True, False)
 

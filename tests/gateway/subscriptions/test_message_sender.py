@@ -30,13 +30,21 @@ class Wire(asyncio.Transport):
         self.texts.append(text)
         self.unsent += len(text)
 
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+
+class ClosedWebSocket:
+    """A WebSocket that encodes the frame that closes it."""
+
+    def __init__(self) -> None:
+        self.application_state = WebSocketState.CONNECTED
+        self.reason = ""
+
     async def close(self, code: int, reason: str) -> None:
         data = Close(code, reason).serialize()
         Frame(Opcode.CLOSE, data).check()
-        self.texts.append(data[2:].decode())
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
+        self.reason = data[2:].decode()
 
 
 def sender(outgoing: ResponseBudget, *, slow_timeout_s: float = 30) -> tuple[Sender, Wire]:
@@ -66,9 +74,10 @@ async def test_a_message_counts_until_it_has_left() -> None:
     ],
 )
 async def test_a_reason_is_cut_to_fit_into_a_close_frame(reason: str, sent: str) -> None:
-    sending, wire = sender(ResponseBudget(10 * MIB, 10 * MIB))
-    await sending.close(4401, reason)
-    assert wire.texts == [sent]
+    socket = ClosedWebSocket()
+    outlet = ConnectionOutput(ResponseBudget(10 * MIB, 10 * MIB), 30)
+    await Sender(cast(WebSocket, socket), outlet, slow_timeout_s=30).close(4401, reason)
+    assert socket.reason == sent
 
 
 async def test_a_message_is_built_when_its_turn_has_come_and_only_then() -> None:
