@@ -79,7 +79,7 @@ def test_rule_with_an_ambiguous_principal_is_refused() -> None:
     ],
 )
 def test_certificate_name_of_the_administrator_is_refused(rule: str, shown: dict[str, Any]) -> None:
-    with pytest.raises(ProtocolError, match="cannot name the administrator") as refused:
+    with pytest.raises(ProtocolError, match="maps to the administrator 'root'") as refused:
         principal_by(rule, "cn:*=another", shown=shown | {"notAfter": ENDS})
     assert refused.value.code == pb.UNAUTHENTICATED
 

@@ -40,8 +40,11 @@ def test_engine_that_can_apply_the_settings_is_accepted(engine: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "parts"),
     [
-        (config("memory", flush=pb.ALWAYS), ("flush=always", "set flush to never", "that can: segment")),
-        (config("memory", flush=pb.INTERVAL, replication_factor=1), ("flush=interval", "that can: segment, lone")),
+        (config("memory", flush=pb.ALWAYS), ("flush=always", "set flush to never", "another engine: segment")),
+        (
+            config("memory", flush=pb.INTERVAL, replication_factor=1),
+            ("flush=interval", "another engine: segment, lone"),
+        ),
         (config("lone"), ("replication_factor above 1", "set replication_factor to 1", "segment, memory")),
         (config("lone", replication_factor=1, cleanup=pb.COMPACT), ("cleanup=compact", "set cleanup to delete")),
         (config("rocks"), ("'rocks' is not installed", "segment, memory, lone, broken", "on every node")),

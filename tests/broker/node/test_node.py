@@ -63,7 +63,7 @@ async def test_node_without_a_journal_does_not_start(stand: Stand, name: str) ->
     await stand.stop()
     (stand.path / "meta" / name).unlink()
     for _ in range(2):
-        with pytest.raises(DamagedError, match=f"meta/{name} is missing.*promises.*--replace"):
+        with pytest.raises(DamagedError, match=f"meta/{name} is missing.*promised.*--replace"):
             await stand.start()
         assert not (stand.path / "meta" / name).exists()
 
@@ -210,7 +210,7 @@ async def test_machine_restart_logs_topics_with_possible_data_loss(
         await stand.start()
         lost = [text for text in caplog.messages if "DATA_LOSS" in text]
         assert [name for name in ("lazy", "timed", "safe") if f"'{name}'" in "".join(lost)] == expected
-        assert all(text.endswith("end at 2") for text in lost)
+        assert all(text.endswith("end at the offsets 2") for text in lost)
 
 
 async def test_failed_start_keeps_the_restart_mark(

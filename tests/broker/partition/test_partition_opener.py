@@ -79,7 +79,7 @@ async def test_failed_opening_is_reported_and_the_next_continues(caplog: pytest.
     doors.release(0, ProtocolError(pb.DISK_FULL, "no space"))
     with pytest.raises(ProtocolError, match="no space"):
         await doors.opening.opened((ID, 0))
-    assert "cannot be opened" in caplog.text
+    assert "cannot open partition" in caplog.text
     doors.release(1)
     assert cast("str", await doors.opening.opened((ID, 1))) == "partition 1"
 

@@ -133,9 +133,7 @@ async def test_log_says_why_audit_lines_are_dropped(
     for number in range(15):
         node.broker.audit.unknown("of a test", f"client {number}")
     (said,) = [each.getMessage() for each in caplog.records if each.name == audit_topic.__name__]
-    assert said.endswith(
-        "the queue of 1,000 bytes for the topic is full, because writing to __audit fails: no space for 100 bytes"
-    )
+    assert said.endswith("the queue of 1,000 bytes is full, because writing to __audit fails: no space for 100 bytes")
 
 
 async def test_lines_of_a_flood_share_batches(stand: Stand, key_file: Path) -> None:

@@ -149,9 +149,9 @@ def test_envelope_size_is_limited() -> None:
 
 def test_message_that_does_not_fit_in_a_frame_is_refused() -> None:
     box = Outbox()
-    with pytest.raises(ProtocolError, match="a backfill_reply has"):
+    with pytest.raises(ProtocolError, match="a message 'backfill_reply' has"):
         box.put(pb.BackfillReply(producers=bytes(ENVELOPE_BYTES_MAX)), [])
-    with pytest.raises(ProtocolError, match="bytes of batches"):
+    with pytest.raises(ProtocolError, match="its batches have 67108864 bytes"):
         box.put(append(1), [memoryview(bytes(FRAME_BYTES_MAX))])
     with pytest.raises(AssertionError, match="has no batches"):
         box.put(pb.ReplicationAck(), [memoryview(b"x")])

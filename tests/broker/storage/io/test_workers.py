@@ -84,7 +84,7 @@ def test_queue_is_bounded_and_cancelled_work_is_skipped() -> None:
     ran: list[int] = []
     first = workers.submit(0, ran.append, 1)
     workers.submit(0, ran.append, 2)
-    with pytest.raises(WorkersFullError, match="2 tasks"):
+    with pytest.raises(WorkersFullError, match="limit of 2 queued tasks"):
         workers.submit(0, ran.append, 3)
     assert first.cancel()
     gate.set()

@@ -70,7 +70,7 @@ def test_refusal_names_the_bounds_and_the_remedy() -> None:
     disk = disk_on(new_disk())
     disk.memory_bytes = 1_000_000
     store = created(disk, "topic")
-    with pytest.raises(MemoryFullError, match=r"of 1,000,000 bytes on this node, .* of 500,000 for this topic") as full:
+    with pytest.raises(MemoryFullError, match=r"0 of 1,000,000 bytes .*, and for topic id \w+ 0 of 500,000") as full:
         store.ensure_space(500_001)
     assert full.value.code == pb.OVERLOADED
     append(store, [batch()])

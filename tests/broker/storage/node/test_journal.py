@@ -374,7 +374,7 @@ def test_missing_journal_is_damage_and_is_not_recreated() -> None:
 
 def test_journal_is_created_over_an_empty_one_but_not_over_entries() -> None:
     sim, payloads, _ = written()
-    with pytest.raises(DamagedError, match=f"holds {len(payloads)} entries"):
+    with pytest.raises(DamagedError, match=f"it exists and has {len(payloads)} entries"):
         Journal.make(sim, PATH, MAGIC)
     assert open_journal(sim)[1] == payloads
     for cut in range(40):

@@ -315,7 +315,7 @@ def test_number_of_bindings_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(node_dir, "NODES_MAX", 1)
     directory = open_node_dir(tmp_path, node_id="alpha", cluster_id=CLUSTER)
     directory.bind("beta", b"1" * 16)
-    with pytest.raises(NodeDirError, match="data directories of 1 founders"):
+    with pytest.raises(NodeDirError, match="already lists 1, the maximum"):
         directory.bind("gamma", b"1" * 16)
     assert directory.bind("beta", b"2" * 16) == b"1" * 16
     directory.close()
