@@ -194,7 +194,7 @@ async def test_rejecting_needs_a_dead_letter_topic_and_a_record(node: FakeNode, 
         with pytest.raises(InvalidRequestError, match="no dead-letter topic; pass dead_letter='TOPIC'"):
             await consumer.reject(record, "no")
     async with client.consumer("t", dead_letter=dead) as consumer:
-        with pytest.raises(InvalidRequestError, match="takes a record of this consumer, got bytes"):
+        with pytest.raises(InvalidRequestError, match="takes a Record of this consumer, got bytes"):
             await consumer.reject(b"1", "no")  # type: ignore[arg-type]  # that is the point
 
 

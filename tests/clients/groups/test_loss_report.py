@@ -22,7 +22,7 @@ def test_a_position_before_the_last_delivered_record_leaves_the_loss() -> None:
     losses = Losses("g")
     losses.add({A: 5})
     losses.committed({A: 4, B: 9})
-    assert "it lost t/0: records" in reported(losses)
+    assert "it lost t/0. This call" in reported(losses)
 
 
 @pytest.mark.parametrize("offset", [5, 6])
@@ -39,11 +39,11 @@ def test_losses_of_several_times_are_reported_together_with_the_newest_positions
     losses.add({B: 7})
     losses.add({A: 9})
     losses.committed({A: 5})
-    assert "it lost t/0, t/1: records" in reported(losses)
+    assert "it lost t/0, t/1. This call" in reported(losses)
 
 
 @pytest.mark.parametrize(("count", "more"), [(LOST_NAMED_MAX, ""), (LOST_NAMED_MAX + 1, " and 1 more")])
 def test_the_number_of_named_partitions_is_bounded(count: int, more: str) -> None:
     losses = Losses("g")
     losses.add({TopicPartition("t", number): 1 for number in range(count)})
-    assert f"t/{LOST_NAMED_MAX - 1}{more}: records" in reported(losses)
+    assert f"t/{LOST_NAMED_MAX - 1}{more}. This call" in reported(losses)
