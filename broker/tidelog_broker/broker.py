@@ -250,7 +250,7 @@ class Broker:
         self.lifecycle.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:
-        # Polling would take the interpreter lock from a busy worker, so the loop sleeps while a worker is busy.
+        # A polling event loop would take the GIL from a busy worker, so it sleeps while a worker is busy.
         io, journals = self.threads.io, self.threads.journals
         return IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending))
 

@@ -203,8 +203,9 @@ def open_directory(
             `open_node_dir`.
 
     Raises:
-        BootstrapError: the node's id is set, and the bootstrap file does not list it.
-        NodeDirError: see `open_node_dir`; or the directory is new and no seed has reported the cluster's id.
+        BootstrapError: the node's id is set, the bootstrap file does not list it, and `replaces` is False.
+        NodeDirError: see `open_node_dir`; or `settings.seeds` is used without a bootstrap file, the directory is new,
+            and no seed has reported the cluster's id.
     """
     cluster_id = seeds_cluster_id
     if bootstrap is not None:

@@ -26,7 +26,7 @@ _ReadT = TypeVar("_ReadT")
 
 
 def read_with_retries(read: Callable[[], _ReadT]) -> _ReadT:
-    """Return the result of `read`, which is called again if the event loop changed a collection that it iterated over.
+    """Call `read` and return its result; repeat if the event loop changed a collection over which `read` iterated.
 
     Raises:
         RuntimeError, IndexError: a collection was changed during each of five attempts.

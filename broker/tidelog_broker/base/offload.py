@@ -50,7 +50,8 @@ class Offload:
     def start(self, key: int, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` on the worker of `key`, then call `done(result, error)` on the event loop.
 
-        The error is None if `work` has returned, the result None if it has raised.
+        The error is None if `work` has returned, the result None if it has raised. If the event loop is closed
+        meanwhile, `done` is not called.
         """
 
         def run() -> None:

@@ -87,7 +87,7 @@ class Cluster:
         self._available_then: frozenset[str] = frozenset()
         self._cut_off: frozenset[str] = frozenset()
         self._notes = 0
-        """Version of `_cut_off` and `_leaving`, the changes that only this node knows."""
+        """Version of `_cut_off` and `_leaving`, which neither gossip nor the registry contain."""
         self._leaving: dict[str, int] = {}
         """Nodes that have announced their stop, with the incarnation that is stopping."""
 
@@ -184,7 +184,7 @@ class Cluster:
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """A value that changes with every change of membership, reachability or registration."""
+        """A value that changes with every change of membership, reachability, registration or announced stops."""
         return self._registry.version, self._members.version, self._notes
 
     def replacement_plan(

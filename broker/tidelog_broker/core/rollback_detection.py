@@ -147,7 +147,13 @@ class OwnIncarnations:
 
 
 def why_older(own: OwnIncarnations, by: str, known: IncarnationTick, *, in_use: bool) -> str:
-    """Return why this directory is refused, for its operator."""
+    """Return why this directory is refused, for its operator.
+
+    Args:
+        by: the node that has recorded `known`; "" if unknown.
+        known: the incarnation that proves this directory to be an older copy.
+        in_use: whether `known` is running in another process.
+    """
     node_id = own.directory[0]
     contained = own.past | dict([own.now])
     counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)

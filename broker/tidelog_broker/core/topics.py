@@ -178,6 +178,7 @@ def complete_config(requested: pb.TopicConfig, *, copies_default: int = 1, copie
 
     Args:
         requested: the configuration in the request; unset fields get defaults.
+        copies_default: replication factor of a request without one, limited to `copies_max`.
         copies_max: maximum of the replication factor; 1 on a standalone node.
 
     Raises:

@@ -53,10 +53,10 @@ class CoordinatedGroup:
         """Set while a caller waits for `decided`."""
 
     def settle(self) -> asyncio.Future[None]:
-        """Write all decisions so far; return the future of their durability.
+        """Write all decisions so far; return a future that completes when they are durable.
 
-        Decisions that are made during a write are written together next. If the future fails, with a ProtocolError, the
-        decisions were discarded.
+        Decisions that are made during a write are written together next. If the future fails with a ProtocolError, the
+        decisions were discarded at this node; a record of them may still be committed, unless the error is definite.
         """
         if self._writing is None:
             self._writing = self._tasks.loop.create_future()
@@ -71,7 +71,9 @@ class CoordinatedGroup:
             await asyncio.shield(self._decided)
 
     async def news(self, member_id: str, *, seen_revision: int, wait_s: float) -> None:
-        """Wait until a member has an assignment that it has not seen, is no longer a member, or `wait_s` is over.
+        """Wait until a member has an assignment that it has not seen, sends another heartbeat, or is removed.
+
+        It waits for at most `wait_s` seconds.
 
         Raises:
             ProtocolError: this node no longer coordinates the group.

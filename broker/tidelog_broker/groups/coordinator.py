@@ -84,7 +84,7 @@ class DepartedMembers:
 
 
 class Holdings(Protocol):
-    """The totals that a coordinator requires to apply the limits on groups, over all partitions of `__offsets`."""
+    """Provides the totals that are limited, over all partitions of `__offsets` that this node knows."""
 
     def group_count(self) -> int:
         """Return the number of groups."""
@@ -185,7 +185,11 @@ class Coordinator:
     async def heartbeat(
         self, request: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
-        """Renew a member's session; answer when its assignment differs from what it has seen, or after `wait_ms`.
+        """Add, keep or remove a member, as its heartbeat requests, and return its assignment.
+
+        The answer is delayed until the assignment is newer than the one that the member has seen, for at most
+        `wait_ms` (limited by `WAIT_SHARE` and `HELD_BACK_MS_MAX`). If a member leaves, the answer waits only for the
+        write of its removal.
 
         Args:
             creator: the principal that creates the group if it does not exist; empty if unknown.

@@ -37,7 +37,7 @@ class GroupExpiry:
         self._newest_at_first_us: dict[PartitionKey, int] = {}
 
     async def run(self) -> None:
-        """Delete unused groups every `LOOK_S` seconds, until cancelled."""
+        """Delete unused groups every `LOOK_S` seconds, until cancelled; return at once if `retention_ms` is 0."""
         while self._retention_us:
             await asyncio.sleep(LOOK_S)
             await self.look()

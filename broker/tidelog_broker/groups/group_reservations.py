@@ -26,7 +26,7 @@ class GroupReservations:
 
     @contextmanager
     def claim(self, creator: str, index: int, name: str) -> Iterator[None]:
-        """Count a new group of partition `index` for its creator until the request ends."""
+        """Count a new group of partition `index` for its creator while the context is open."""
         claims = self._claims.setdefault(creator, Counter())
         claims[index, name] += 1
         try:

@@ -3,7 +3,7 @@
 A feature is a setting, or a value of one, that an older build would ignore: for example, an older build would own a
 partition and keep duplicates. Each node announces the features that it supports in its record; a build that announces
 none supports the base set, whose features have no names. A record of `__meta` lists the features that a node needs to
-apply it.
+apply it. So records reach only nodes that apply them correctly:
 
 - The owner of `__meta` refuses a record that needs a feature which a registered node lacks.
 - It refuses to register a node that lacks a feature which existing records need.
@@ -84,7 +84,7 @@ class FeatureGate:
 
     Attributes:
         supported_level: the highest feature level that this node supports.
-        level: that of the cluster.
+        level: the cluster's feature level.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ def features_up_to(number: int) -> frozenset[str]:
 
 
 def supported_by(features: Collection[str]) -> int:
-    """Return the highest level of which a build that announces these features supports everything."""
+    """Return the highest level that needs no other features than these; features of lower levels are needed, too."""
     return max(level.number for level in LEVELS if features_up_to(level.number) <= frozenset(features))
 
 

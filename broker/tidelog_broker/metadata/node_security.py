@@ -118,7 +118,7 @@ class NodeSecurity:
                 self.changed()
 
     def changes_in(self, meta_log: MetaLog) -> SecurityChanges:
-        """Return the changes of identities and rules by records of `__meta`."""
+        """Return the component that changes identities and rules by writing records of `__meta`."""
         return SecurityChanges(
             meta_log,
             self.registry,

@@ -85,7 +85,7 @@ class ScramLogins:
         return session, signature
 
     def has_changed(self, login: Login) -> bool:
-        """Return whether the user exists and has changed since the exchange began, so that it may be begun again."""
+        """Return whether the user exists and was changed after the exchange began, which should then begin again."""
         user = self._registry.user(login.side.opening.name)
         return user is not None and user.user_id != login.user_id
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RequestSlices:
-    """The slices of one request's work.
+    """Divides the work of one request into slices.
 
     Args:
         count: the sum of the weights of the request's entries; the number of entries if they have no weights.

@@ -60,7 +60,8 @@ async def proof(broker: Broker, request: Request) -> None:
     older copy; an error would make it retry. Otherwise its incarnation is stored durably before the answer.
 
     Raises:
-        ProtocolError: INVALID_REQUEST without a preceding PEER_HELLO.
+        ProtocolError: FORBIDDEN if this node does not belong to a cluster, INVALID_REQUEST without a preceding
+            PEER_HELLO.
     """
     peers = _peers(broker)
     connection = request.connection
