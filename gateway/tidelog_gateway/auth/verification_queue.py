@@ -79,7 +79,7 @@ class VerificationQueue:
         A known caller waits for one of the slots of known callers first; a new caller already holds a slot (`turn`).
 
         Raises:
-            Problem: 503, no node answered in time.
+            Problem: 503, no node answered in time; also the errors of `ask`.
         """
         async with self._known if is_known else contextlib.nullcontext():
             try:

@@ -29,7 +29,7 @@ class PlainBatch(NamedTuple):
     """The only record batch of a stream, not yet decoded.
 
     Attributes:
-        message: position of the batch in the stream, from its length prefix to the end of its body.
+        message: position of the batch in the stream, from its continuation marker to the end of its body.
         rows: number of rows that the batch announces.
         size_bytes: total size of the batch's buffers.
     """
@@ -81,7 +81,7 @@ class BatchLayout:
     def only_batch(self, body: Body, at: int) -> PlainBatch | None:
         """Return the batch at a position of a stream if it has this layout and the stream ends after it.
 
-        Return None for any other stream, also for an invalid one, which the general parser then refuses.
+        Return None for any other stream, which the general parser then reads or refuses.
         """
         if len(body) < at + self._parts.size:
             return None

@@ -5,8 +5,9 @@ used up, slow connections are closed until half of the budget is free, the large
 slow if it has sent less than `PROGRESS_BYTES` in `STALL_TIMEOUT_S`, or would take longer than `WHOLE_WITHIN_S` at its
 rate. While the budget is not exhausted, slow connections are not closed.
 
-One authenticated caller may reserve as much as is free: half of the budget when it is alone, a third when there are
-two. So requests of a caller that wait for its quota cannot exhaust the budget for other callers.
+The concurrent requests of one authenticated caller may reserve as much as then remains free: half of the budget when
+the caller is alone, a third when there are two; a single request has no such limit. So requests of a caller that wait
+for its quota cannot exhaust the budget for other callers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RequestBudget(ByteBudget):
         self.senders = SlowSenders(self)
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`; return False, with nothing reserved, if the budget does not allow it."""
+        """Reserve `size_bytes`, closing slow connections if needed; return False if the budget still does not allow it."""
         assert size_bytes >= 0
         if self.used_bytes + size_bytes > self.bytes_max:
             self.senders.make_room(time.monotonic())
@@ -107,7 +108,8 @@ class BodyReservation:
     def hold(self, size_bytes: int) -> bool:
         """Set the reservation to `size_bytes`.
 
-        Return False if the budget does not allow it, or if load shedding has closed this connection.
+        Return False, with the reservation unchanged, if the budget or the caller's share does not allow it; also if load
+        shedding has closed this connection.
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
