@@ -52,7 +52,7 @@ RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
-    """A record's value in a state log, which can be serialized as a protobuf message can."""
+    """A protobuf message, or an equivalent of one, that a state log writes as the value of a record."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the message's bytes."""
@@ -64,6 +64,7 @@ class StateLog:
 
     Args:
         find: returns this node's copy of the partition; raises ProtocolError if this node has no copy.
+        apply: applies the value of a committed record to the state.
         live: returns the records of a snapshot.
     """
 
@@ -109,8 +110,8 @@ class StateLog:
             The epoch in which that holds, for `write`. It is the active one when this returns.
 
         Raises:
-            ProtocolError: another node owns the log, it has no owner, or it is damaged and the state would be
-                incomplete.
+            ProtocolError: another node owns the log; the log has no owner, or is damaged and the state would be
+                incomplete; EPOCH_CHANGING if this node is not ready within some seconds.
         """
         partition = self._partition
         try:

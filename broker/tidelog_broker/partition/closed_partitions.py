@@ -63,7 +63,7 @@ class ClosedPartitions:
             self.discard((topic_id, index))
 
     def owners(self) -> list[str]:
-        """Return the owners of closed partitions."""
+        """Return the owners of closed partitions; "" stands for partitions without a known owner."""
         return list(self._by_owner)
 
     def owned_by(self, node_id: str) -> list[PartitionKey]:

@@ -284,7 +284,10 @@ class Compaction:
             await asyncio.sleep(WHOLE_AGAIN_S)
 
     async def end_epoch(self, compactions: Sequence[bytes]) -> None:
-        """End the open epoch by plan, and become the owner of the next one.
+        """End the open epoch by a planned decision, and become the owner of the next one.
+
+        Args:
+            compactions: serialized `pb.Compaction` messages, to be decided together with the end.
 
         Raises:
             ProtocolError: EPOCH_CHANGING if that is not decided in time, or another decision ended the epoch;

@@ -69,7 +69,7 @@ class CompactionPace:
         bytes_per_s: upper bound of the rate of reads; None: the pass rests only for requests; 0: it never rests.
         requests: returns the number of publishes and fetches so far.
         must_stop: returns whether the pass has to stop.
-        moved: called for each sign of progress.
+        moved: called after each read, and every `STEP_S` during a rest.
     """
 
     def __init__(

@@ -62,7 +62,12 @@ Built = Callable[[ProtocolError | None], None]
 
 
 class _Screened(NamedTuple):
-    """A batch without duplicates: `contents` are its records' hashes, `dropped` is a bitmap of the removed ones."""
+    """A batch without duplicates.
+
+    Attributes:
+        contents: content hashes of the remaining records.
+        dropped: bitmap of the dropped records of the original batch; empty if none or all were dropped.
+    """
 
     batch: Batch
     contents: Contents

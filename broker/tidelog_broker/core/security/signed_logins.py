@@ -44,7 +44,7 @@ class SignedLogins:
     def opened(self, sealed: bytes, *, holder: str, now_us: int) -> pb.SealedLogin | None:
         """Return the login state in `sealed`.
 
-        None: it has no valid signature, cannot be decoded, has expired, or was issued to another principal than `holder`.
+        None: it has no valid signature, cannot be decoded, has expired, or was issued to a principal other than `holder`.
         """
         text = self._signer.verify(sealed) if len(sealed) <= LOGIN_BYTES_MAX else None
         if text is None:
