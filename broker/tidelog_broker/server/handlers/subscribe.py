@@ -99,8 +99,8 @@ class Pump:
     def check(self, session: Session) -> None:
         """Check that the subscription is still allowed.
 
-        For the caller of a gateway, end the topics that it may no longer read, or all topics if its session has ended or
-        the gateway may no longer act for callers.
+        For the caller of a gateway, end the topics that the caller may no longer read, or all topics if its session has
+        ended or the gateway may no longer act for callers.
 
         Args:
             session: the session of the connection.
@@ -438,8 +438,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
     """Handle SUBSCRIBE: answer per partition, then push.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for an id in use, too many subscriptions, no partition or too many; SHUTTING_DOWN,
-            see `check_wanted`.
+        ProtocolError: INVALID_REQUEST for an id in use, too many subscriptions, no partition or too many;
+            SHUTTING_DOWN, see `check_wanted`.
     """
     message = request.envelope.subscribe
     connection = request.connection

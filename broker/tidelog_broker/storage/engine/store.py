@@ -93,7 +93,7 @@ class Damage:
 
 
 class Held(Protocol):
-    """The damage of an `EpochStore`, as an attribute: each append reads it, which costs less than a call."""
+    """Provides the damage of an `EpochStore` as an attribute, which each append reads at less cost than a property."""
 
     damage: Damage | None
     """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
@@ -236,10 +236,11 @@ class EpochStore(ABC):
     def truncate(self, end_offset: int) -> None:
         """Truncate the store at a batch boundary, durably, and make it appendable; ends LIMBO, sealing and repair.
 
-        A sealed store that ends there stays sealed.
+        A sealed store that ends at `end_offset` stays sealed.
 
         Raises:
-            DivergedError: no batch of this store ends there; nothing has changed.
+            DivergedError: no batch of this store ends at `end_offset`; nothing has changed.
+            DamagedError: the batch at `end_offset` is damaged; nothing has changed.
             StorageFailedError: the disk failed, now or before.
         """
 
@@ -270,7 +271,7 @@ class EpochStore(ABC):
 
     @abstractmethod
     def close(self, *, sync: bool = True) -> None:
-        """Sync, and close the files. A store that takes no appends is only closed.
+        """Sync, and close the files. A store whose state is not `active` is only closed.
 
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.

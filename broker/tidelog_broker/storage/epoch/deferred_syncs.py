@@ -43,7 +43,7 @@ class DeferredSyncs:
     """The deferred syncs of one log. `sync_names` may be called by any thread, the rest by the appending thread.
 
     Attributes:
-        error: the first error of a sync, in the background or not.
+        error: the last error of a sync, in the background or not; None if no sync has failed.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -127,7 +127,10 @@ class DeferredSyncs:
             self._disk.syncer.offer(self._rolled[0].sync.finish_in_background)
 
     def cancel_all_but(self, count: int) -> None:
-        """Cancel the pending syncs of all but the newest `count` rolled segments: the older ones are being deleted."""
+        """Cancel the pending syncs of all but the newest `count` rolled segments: the older ones are being deleted.
+
+        Stops at a sync that is running or has failed.
+        """
         while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 

@@ -286,7 +286,7 @@ class EpochLog(EpochStore):
         self._give_up_spare()
 
     def close(self, *, sync: bool = True) -> None:
-        """Sync, write a sync mark, and close the files. A log that takes no appends is only closed.
+        """Sync, write a sync mark, and close the files. A log whose state is not `active` is only closed.
 
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
@@ -310,11 +310,12 @@ class EpochLog(EpochStore):
     def truncate(self, end_offset: int) -> None:
         """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
 
-        After a crash during truncation the log has all of the tail, a part of it, or none. A log that was damaged after
-        `end_offset` may then be truncated there to leave LIMBO. A sealed log that ends there stays sealed.
+        After a crash during truncation the log has all of the tail, a part of it, or none. A log in LIMBO can be
+        truncated only before its damage. A sealed log that ends at `end_offset` stays sealed.
 
         Raises:
-            DivergedError: no batch of this log ends there; nothing has changed.
+            DivergedError: no batch of this log ends at `end_offset`; nothing has changed.
+            DamagedError: the batch at `end_offset` is damaged; nothing has changed.
             StorageFailedError: the disk failed, now or before.
         """
         if self._failure:
@@ -437,7 +438,7 @@ class EpochLog(EpochStore):
         self.is_repairing = True
 
     def _cut(self, end_offset: int, end_digest: int) -> None:
-        """Truncate files and segments at a batch boundary and open the last segment for appends."""
+        """Truncate the files at a batch boundary, drop later segments, and open the last kept one for appends."""
         fs, leases = self._disk.fs, self._disk.open_segments
         segments = self._held.segments
         number = bisect_right(segments, end_offset, key=lambda segment: segment.base_offset) - 1

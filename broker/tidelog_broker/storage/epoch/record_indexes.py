@@ -150,7 +150,7 @@ class RecordIndexes:
         """Extend a segment's index towards slot `stop` before a lookup.
 
         A part that is larger than CATCH_UP_BYTES_MAX or CATCH_UP_BATCHES_MAX is left to the indexing thread, if there
-        is one, and the lookup scans it.
+        is one, and the lookup scans it. While the memory for indexes is full, the lookup scans any unindexed part.
 
         Raises:
             OSError: the disk cannot be read.

@@ -16,7 +16,7 @@ _ALL_WINDOWS: Final = 1 << 20
 
 
 class _SegmentIndexes(Protocol):
-    """The method of `RecordIndexes` that `SegmentExtent` calls; this module must not import that class."""
+    """The method of `RecordIndexes` that `SegmentExtent` calls; importing that class would be circular."""
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
         """Extend a segment's index towards slot `stop` before a lookup; see `RecordIndexes.prepare`."""
