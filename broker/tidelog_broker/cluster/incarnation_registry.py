@@ -377,7 +377,7 @@ class IncarnationRegistry:
 
         The error is a StaleDirectoryError, and this node stops, if the incarnation in the proof took part or is running
         (`in_use`), or if this node has taken part itself. Otherwise this node is in doubt until that incarnation is
-        withdrawn. A withdrawn incarnation, one of another directory, or one that this directory contains proves nothing.
+        withdrawn. An incarnation that was withdrawn, is of another directory or is in this directory proves nothing.
         """
         is_ours = directory_of(known) == self.own.directory and not _fault_of(known)
         if by not in self._stored_by:

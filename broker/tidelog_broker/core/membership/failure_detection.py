@@ -82,6 +82,7 @@ class Swim:
     Args:
         me: the local record, alive, with the incarnation of this process.
         cluster_id: 16 bytes; datagrams of other clusters are dropped.
+        chooser: random numbers, for the order of probes and the choice of receivers.
         now_ms: monotonic time, also in every input.
         seeds: addresses to contact in order to join; see `set_seeds`.
         is_registered: returns whether an incarnation of a node is registered (`core.rollback_detection`); others are

@@ -229,7 +229,7 @@ def _packed(member: Member) -> pb.GossipMember:
 
 @lru_cache(maxsize=4096)
 def _unpacked(record: bytes) -> Member:
-    """Return a record that was checked; it is cached, because most datagrams repeat records."""
+    """Parse and check a record; the results are cached, because most datagrams repeat records."""
     packed = pb.GossipMember.FromString(record)
     member = Member(
         node_id=packed.node_id,

@@ -93,8 +93,8 @@ class NodeRegistry:
             announced: the announced record; `revision`, `removed` and `draining` are ignored.
 
         Raises:
-            ProtocolError: INVALID_REQUEST for an invalid field, FORBIDDEN if the identity belongs to another directory
-                or process, OVERLOADED if there are too many nodes.
+            ProtocolError: INVALID_REQUEST for an invalid field, FORBIDDEN if the node was removed or its id belongs to
+                another directory or process, OVERLOADED if there are too many nodes.
         """
         check_node(announced)
         current = self._by_id.get(announced.node_id)

@@ -45,7 +45,7 @@ class Acceptor:
             state: the state of the replica.
             agrees: returns whether this replica agrees to a takeover by a node; called with the node and the time.
             on_promise: called with the time when a ballot is promised.
-            fetch: called to fetch the records that an OPEN_EPOCH needs, up to a position.
+            fetch: fetches the records that an OPEN_EPOCH needs; called with it, the end to reach, and the time.
         """
         self._state = state
         self._agrees = agrees

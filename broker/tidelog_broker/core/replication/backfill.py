@@ -66,7 +66,7 @@ class MissingHistory(NamedTuple):
         epochs: number of incomplete sealed epochs.
         records: number of records to fetch.
         epoch: the epoch that is being fetched, or will be next.
-        source: the node it is fetched from; "" if none is.
+        source: the node from which `epoch` is being fetched; "" if none is.
         is_unavailable: whether all possible sources were asked and none has provided the epoch.
     """
 
@@ -83,8 +83,9 @@ class Backfill:
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
         """Create the backfill of a replica.
 
-        `whole` is called when no epoch is missing any more, when one counts as lost, and when a search for producer
-        state ends.
+        Args:
+            whole: called when no epoch is missing any more, when one counts as lost, and when a search for producer
+                state ends.
         """
         self._state = state
         self._whole = whole
@@ -206,7 +207,7 @@ class Backfill:
         return [epoch for epoch in self._retained_incomplete_epochs() if epoch not in self._lost]
 
     def tick(self, now_ms: int) -> None:
-        """Send a request that timed out to the next source."""
+        """Send the request for a range whose pause is over, or that timed out and goes to the next source."""
         self.producers.tick(now_ms)
         fetch = self._fetch
         if fetch is not None and fetch.overdue(now_ms):
@@ -218,7 +219,11 @@ class Backfill:
                 self.go_on(now_ms)
 
     def go_on(self, now_ms: int) -> None:
-        """Start fetching the newest incomplete epoch, if this node is a replica of the partition."""
+        """Start fetching the next incomplete or damaged epoch (see `_next`), if this node is a replica of the partition.
+
+        A fetch in progress continues, unless it is not needed any more or a newer epoch is missing. Halts the replica if
+        no other node has the epoch.
+        """
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_complete(epoch)}
         self._note_outdated()
