@@ -191,8 +191,8 @@ class SecurityChanges:
     def _refuse_locking_out(self, *, removed: str = "", added: pb.AccessRule | None = None) -> None:
         """Refuse a change after which no API key and no user may change permissions.
 
-        Nothing is refused if this node has a file of administrators' keys, or if that is the case already, since callers
-        with tokens or certificates may have the permission.
+        Nothing is refused if this node has a file of administrators' keys, or if that is the case already, since
+        callers with tokens or certificates may have the permission.
         """
         if self._has_key_file:
             return

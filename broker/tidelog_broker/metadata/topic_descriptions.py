@@ -22,7 +22,7 @@ class TopicDescriptions:
         self._cluster = cluster
 
     def topic(self, record: pb.TopicRecord, only: Iterable[int] | None = None) -> pb.TopicInfo:
-        """Describe a topic and all partitions, or those in `only`; partitions open here with their offsets and sizes."""
+        """Describe a topic and all partitions, or those in `only`; open local ones with their offsets and sizes."""
         info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
         for index in range(record.config.partitions) if only is None else only:
             key = (record.topic_id, index)

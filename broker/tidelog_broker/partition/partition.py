@@ -1,5 +1,7 @@
 """One partition of this node: composes its parts, and passes them the events of its replica's driver.
 
+The parts:
+
 state          its readable range, and why it cannot be read or written
 access         waits until the partition may be served
 reader         reads committed records, from memory or from the log

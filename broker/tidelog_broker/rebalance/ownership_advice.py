@@ -1,4 +1,4 @@
-"""Replacing a replica, or handing a partition over, although no node has failed.
+"""Replacing a replica, or handing a partition over, although no node has failed, for one of two reasons:
 
     a replica lags      longer than a bound, or it is down and a publish waits for all: a spare node replaces it
     this disk is full   for some time: another replica becomes the owner, this one stores what it can
@@ -141,7 +141,7 @@ class OwnershipAdvice:
     """Advice about lagging replicas and full disks.
 
     Args:
-        lag_ms: the bound on lag.
+        lag_ms: the lag from which on a replica is replaced.
         now_ms: the replicas' clock.
         clock_s: the monotonic clock.
     """

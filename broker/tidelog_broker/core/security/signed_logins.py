@@ -42,9 +42,9 @@ class SignedLogins:
         return self._signer.sign(state.SerializeToString())
 
     def opened(self, sealed: bytes, *, holder: str, now_us: int) -> pb.SealedLogin | None:
-        """Return the login state in `sealed`.
+        """Return the login state in `sealed`; None if it is not acceptable.
 
-        None: it has no valid signature, cannot be decoded, has expired, or was issued to a principal other than `holder`.
+        It has no valid signature, cannot be decoded, has expired, or was issued to a principal other than `holder`.
         """
         text = self._signer.verify(sealed) if len(sealed) <= LOGIN_BYTES_MAX else None
         if text is None:
