@@ -40,7 +40,7 @@ def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
 
 
 def origin_allowed(origin: str, *, host: str, allowed: Sequence[str]) -> bool:
-    """Return whether a page of `origin` may connect: a page of `host`, or of an origin in `allowed` (`*` allows all)."""
+    """Return whether a page of `origin` may connect: one of `host`, or of an origin in `allowed` (`*` allows all)."""
     if ANY_ORIGIN in allowed or origin in allowed:
         return True
     try:

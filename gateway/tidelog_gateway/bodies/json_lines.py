@@ -46,7 +46,7 @@ class LineBuffer:
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[list[Line]]:
-        """Yield the lines that end in `data`, several at a time; a list may be empty, because blank lines are omitted."""
+        """Yield the lines that end in `data` in several lists, without blank lines; a list may be empty."""
         last = data.rfind(b"\n")
         if last < 0:
             self._keep(data)

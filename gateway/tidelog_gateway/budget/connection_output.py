@@ -61,8 +61,8 @@ class ConnectionOutput:
             connection only from time to time).
         sources: objects that write to `direct` and have not settled yet; usually one.
         settled_at: the loop's time of the last settled write to `direct`.
-        on_slow: called once per stall, when the client has read nothing for `slow_timeout_s`; closes the connection by
-            default. Another function may first tell the client; after twice that time the connection is closed.
+        on_slow: called once per stall, when the client has read nothing for `slow_timeout_s`; by default `cut`. Another
+            function may first tell the client; after twice that time the connection is closed.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class ConnectionOutput:
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead if their shares of connection and budget allow it; return whether they do."""
+        """Count records that are read ahead if connection and budget have room for them; return whether they have."""
         if self._is_full_ahead(size_bytes) or not self._outgoing.take_prefetch(size_bytes):
             return False
         self.held_bytes += size_bytes
@@ -223,7 +223,7 @@ class ConnectionOutput:
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:
-        """Return whether `size_bytes` more exceed half of the share, the limit of all but the first records read ahead."""
+        """Return whether `size_bytes` more exceed half of the share, the limit of records read ahead beyond the first."""
         limit_bytes = self._outgoing.connection_limit_bytes // 2
         return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
 
@@ -238,7 +238,7 @@ class ConnectionOutput:
     # ---------------------------------------------------------------------------------------- the transport
 
     def sent(self, size_bytes: int) -> None:
-        """Note that counted `size_bytes` were written to the transport; they count until all of them have been sent."""
+        """Note that counted `size_bytes` were written to the transport; they count until all are sent."""
         self._writes_bytes.append(size_bytes)
         self._sent_bytes += size_bytes
         self.look()

@@ -32,7 +32,7 @@ class RequestBudget(ByteBudget):
         self.senders = SlowSenders(self)
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`, closing slow connections if needed; return False if the budget still does not allow it."""
+        """Reserve `size_bytes`, closing slow connections if needed; return False if they still do not fit."""
         assert size_bytes >= 0
         if self.used_bytes + size_bytes > self.bytes_max:
             self.senders.make_room(time.monotonic())
@@ -129,7 +129,7 @@ class BodyReservation:
         return True
 
     def hold_whole(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes` for a complete body without a reservation; False if the budget does not allow it."""
+        """Reserve `size_bytes` for a complete body; return False if the budget or the caller's share does not allow it."""
         if (self._is_shared and self._has_too_much(size_bytes)) or not self._budget.take(size_bytes):
             return False
         self.held_bytes = size_bytes

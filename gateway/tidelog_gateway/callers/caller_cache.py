@@ -58,7 +58,7 @@ FAILURE_CACHE_MAX: Final = 4096
 REVISION_POLL_S: Final = 1.0
 REVISION_TIMEOUT_S: Final = 5.0
 RENEWED_PER_S: Final = 500
-"""Maximum rate, of all workers together, at which callers are verified again while identities or rules keep changing."""
+"""Maximum rate, of all workers together, at which callers are verified again while identities or rules change."""
 CLOSE_S: Final = 10.0
 """Time limit for delivering the pending records of a dropped caller."""
 SEARCH_MAX: Final = 64
@@ -127,8 +127,8 @@ class CallerCache:
         """Yield the gateway with the client of the caller that has these credentials.
 
         Raises:
-            Problem: 401, the credentials are refused; 429, too many failures or waiting callers; 503, no node can verify
-                the credentials now, or the cache has dropped the caller before its request began.
+            Problem: 401, the credentials are refused; 429, too many failures or waiting callers; 503, no node can
+                verify the credentials now, or the cache has dropped the caller before its request began.
         """
         cached = await self._caller(credentials, address)
         cached.caller.users += 1

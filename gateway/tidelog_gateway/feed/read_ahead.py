@@ -61,7 +61,7 @@ class ReadAhead:
         return Window(max(1, credit.records), max(1, min(AHEAD_BYTES, credit.bytes)))
 
     async def begin(self) -> None:
-        """Reserve memory for the batch that was dropped, if any."""
+        """Wait for memory for the batches that were dropped, if any, and reserve it; called before reading begins."""
         self.refused = False
         if self._wanted_bytes:
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0

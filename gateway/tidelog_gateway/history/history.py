@@ -145,7 +145,7 @@ class History:
     def total_points(self) -> tuple[list[float | None], list[int]]:
         """Return for each sample the records per second since the sample before, and the size, of all topics.
 
-        A topic with an unknown rate does not count.
+        A topic with an unknown rate is left out of the rate, but not of the size.
         """
         return [rate for rate, _ in self._totals], [size for _, size in self._totals]
 

@@ -130,7 +130,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def fields_fault(raw: bytes) -> str | None:
-    """Return the fault of trailers, which `raw` has with the empty line after them; None if they are valid."""
+    """Return the fault of trailers, given with the empty line after them; None if they are valid."""
     return None if _FIELDS.fullmatch(raw) else _fault_of(b"\r\n" + raw)
 
 
