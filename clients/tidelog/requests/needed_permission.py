@@ -37,7 +37,7 @@ async def requiring(
 
     Raises:
         ForbiddenError: the principal may not perform `operation`; otherwise the block's own ForbiddenError.
-        TidelogError: as the block.
+        TidelogError: as the block, or no node answers the question about the permission.
     """
     try:
         yield

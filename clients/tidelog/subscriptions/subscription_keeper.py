@@ -51,7 +51,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
 PARTITIONS_PER_SUBSCRIPTION: Final = 1_024
-"""Maximum number of partitions of a subscription: to prepare and to check one takes some milliseconds."""
+"""Maximum number of partitions of a subscription, which takes some milliseconds to prepare and to check."""
 SUBSCRIPTIONS_PER_NODE: Final = 4
 """When a node has this many more subscriptions than its partitions need, its partitions are resubscribed together."""
 
@@ -59,7 +59,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Reader(Protocol):
-    """What `SubscriptionKeeper` requires of the consumer for which it reads."""
+    """The consumer for which a `SubscriptionKeeper` reads."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""
@@ -353,7 +353,7 @@ class SubscriptionKeeper:
         return where not in self._attempts and where not in self._paused and where not in self._failed
 
     def _switch_replicas(self) -> None:
-        """Switch from a silent owner to another replica, and from a fallback back to the owner."""
+        """Switch from an unresponsive replica to another one, and from a fallback back to the owner."""
         fallback = self._router.fallback_replicas
         for subscription, (connection, _) in list(self._subscriptions.items()):
             for where in subscription.positions:
