@@ -178,7 +178,7 @@ def alone(message: LinkMessage, batches: Sequence[memoryview]) -> OutgoingEnvelo
 
 
 def _kind_and_sizes(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str, int, int]:
-    """Set a message's `length` if it may have batches; return its kind, its size in an envelope, and its batches' size."""
+    """Set the `length` of a message of `KINDS_WITH_BATCHES`; return its kind, its size, and the size of its batches."""
     kind = _KINDS[type(message)]
     attachment_bytes = 0
     if kind in KINDS_WITH_BATCHES:

@@ -250,7 +250,7 @@ class Account:
             self.made_room()
 
     def made_room(self) -> None:
-        """Let one paused connection continue, if any and if the limits allow it: a request or a connection has ended."""
+        """Let a paused connection continue, if the limits allow it, because a request or a connection has ended."""
         self.holds = len(self._incoming) > 0
         if self.holds and not self._is_full():
             self._incoming.look()

@@ -2,8 +2,9 @@
 
 By default TCP gives up on a silent peer after about 15 minutes. Between nodes, a connection is reset when bytes are
 unacknowledged for `UNACKNOWLEDGED_MS`, also if the peer's window stays closed for that long (the kernel of a stopped
-process still acknowledges). TCP checks this only when it retransmits; see `stall_watch` for long pauses. Idle connections are probed. Failure detection is the task of gossip: these options only end a dead
-connection, so that a new one is opened.
+process still acknowledges). TCP checks this only when it retransmits; see `stall_watch` for long pauses. Idle
+connections are probed. Failure detection is the task of gossip: these options only end a dead connection, so that a new
+one is opened.
 """
 
 from __future__ import annotations
