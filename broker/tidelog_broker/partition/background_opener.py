@@ -1,4 +1,6 @@
-"""Opening of closed partitions without a request, for one of three reasons:
+"""Opening of closed partitions without a request.
+
+There are three reasons:
 
     an owner is down    as gossip reports: the replicas on this node may have to take over, or to vote
     nodes change        a node is drained, joins or gets another role: partitions that this node owns may have to move

@@ -218,7 +218,7 @@ class PartitionState:
 
     @property
     def summary(self) -> str:
-        """The state: `active`, `sealed` (no live owner, or unused since the start), `no quorum`, `limbo` or `failed`."""
+        """State: `active`, `sealed` (no live owner, or unused since the start), `no quorum`, `limbo` or `failed`."""
         if self.refusal is not None:
             return "failed"
         if self._known.halted is not None:

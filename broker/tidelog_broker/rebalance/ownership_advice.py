@@ -1,4 +1,6 @@
-"""Replacing a replica, or handing a partition over, although no node has failed, for one of two reasons:
+"""Replacing a replica, or handing a partition over, although no node has failed.
+
+There are two reasons:
 
     a replica lags      longer than a bound, or it is down and a publish waits for all: a spare node replaces it
     this disk is full   for some time: another replica becomes the owner, this one stores what it can

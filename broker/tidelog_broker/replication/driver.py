@@ -156,7 +156,7 @@ class ReplicaDriver:
         self.tick()  # Nodes that are already down cause no notification.
 
     def stop(self) -> None:
-        """Drop the queued writes and begin no others; a write in progress completes, but its completion is not reported."""
+        """Drop queued writes and begin no others; a write in progress completes, but its completion is not reported."""
         self.stopped = True
         self._ahead.stop()
         self._queue.clear()

@@ -86,8 +86,8 @@ async def commit(broker: Broker, request: Request) -> None:
     """Handle COMMIT: write all entries in one batch, then answer the stored position of each.
 
     Raises:
-        ProtocolError: an invalid name, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the write was
-            refused; then nothing was committed.
+        ProtocolError: an invalid name, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the error of the
+            write. Nothing was committed, unless the error leaves the outcome unknown.
     """
     message = request.envelope.commit
     check_group_name(message.group)

@@ -171,7 +171,8 @@ async def _gather(
 ) -> _Gathered:
     """Read available batches, at least one of the first entry that has any.
 
-    `positions` are the offsets to read from; a filter that matches nothing advances them.
+    Args:
+        positions: the offsets to read from, by entry; a read without a result advances them past the scanned records.
 
     Raises:
         ProtocolError: see `check_wanted`.
