@@ -223,7 +223,7 @@ class ConnectionOutput:
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:
-        """Return whether `size_bytes` more exceed half of the share, the limit of records read ahead beyond the first."""
+        """Return whether `size_bytes` more exceed half of the share; the first records read ahead always fit."""
         limit_bytes = self._outgoing.connection_limit_bytes // 2
         return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
 

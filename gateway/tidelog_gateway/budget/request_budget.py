@@ -108,8 +108,8 @@ class BodyReservation:
     def hold(self, size_bytes: int) -> bool:
         """Set the reservation to `size_bytes`.
 
-        Return False, with the reservation unchanged, if the budget or the caller's share does not allow it; also if load
-        shedding has closed this connection.
+        Return False if the budget or the caller's share does not allow it, which leaves the reservation unchanged, or
+        if load shedding has closed this connection.
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
@@ -129,7 +129,7 @@ class BodyReservation:
         return True
 
     def hold_whole(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes` for a complete body; return False if the budget or the caller's share does not allow it."""
+        """Reserve `size_bytes` for a complete body; False if the budget or the caller's share does not allow it."""
         if (self._is_shared and self._has_too_much(size_bytes)) or not self._budget.take(size_bytes):
             return False
         self.held_bytes = size_bytes

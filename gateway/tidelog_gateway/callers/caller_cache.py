@@ -231,8 +231,8 @@ class CallerCache:
 
     async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
-        # Without a limit of failures the gateway may be behind a proxy, whose address all callers have: each
-        # caller takes turns on its own.
+        # Without a limit of failures the gateway may be behind a proxy, whose address all callers have.
+        # Credentials then take turns instead of addresses.
         key = counted_address(address) if self._own.settings.wrong_credentials_max else digest
         try:
             async with self.queues[credentials_kind(credentials)].turn(key):

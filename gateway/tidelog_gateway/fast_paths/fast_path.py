@@ -67,7 +67,7 @@ def is_plain_json(scope: Scope) -> bool:
 
 
 def is_plain(scope: Scope, media_types: Container[bytes | None]) -> bool:
-    """Return whether a request has a body of such a type, accepts JSON, and has no repeated or meaning-changing header."""
+    """Return whether a request has a body of such a type, accepts JSON, and has only plain, unrepeated headers."""
     fields: dict[bytes, bytes] = dict(scope["headers"])
     return (
         len(fields) == len(scope["headers"])

@@ -313,7 +313,7 @@ class Exchange:
                 transport.write(_CONTINUE)
 
     async def receive(self) -> Message:
-        """Return the received part of the body; after its end, wait for the disconnect.
+        """Return the received part of the body; after the body's end, wait for the disconnect.
 
         Raises:
             Problem: the rest of the body cannot be read.

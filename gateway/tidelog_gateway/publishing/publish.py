@@ -123,7 +123,7 @@ def judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http"
 
 
 async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tuple[bytes, int] | None:
-    """Publish records that share the open batch of the topic, and return the answer (a `PublishView`) and its status.
+    """Publish records in the open batch of the topic, and return the answer (a `PublishView`) and its status.
 
     Return None if `publish` has to be used: the records cannot join the batch at once, or the topic was deleted; in
     both cases nothing was stored.

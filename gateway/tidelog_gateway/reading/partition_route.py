@@ -59,8 +59,7 @@ NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
 does not transfer megabytes. If it is too low, the answer has fewer records."""
 
 WAITING_BYTES: Final = 16 * KIB
-"""Bytes that a request that waits for records requests from the node; it reserves twice as many in the response
-budget."""
+"""Bytes that a waiting request asks the node for; the request reserves twice as many in the response budget."""
 
 LOOK_S: Final = 1.0
 """How long a request scans the log for matching records, before it answers or, with `wait_ms`, waits; also how long a
@@ -286,11 +285,15 @@ async def fetch_matching(
     size_bytes: int,
     wait_ms: int,
 ) -> ReadResult:
-    """Fetch from (topic, partition, offset).
+    """Fetch the records of a partition that match a filter.
 
     Matching records are searched for up to `LOOK_S`; with `wait_ms` one more request then waits up to that long at a
     node. The answer has the end of the searched range in any case. A wait ends when the process stops, the caller's
     credentials end, or the client disconnects.
+
+    Args:
+        place: topic, partition, and first offset.
+        size_bytes: maximum stored bytes to request from the node.
 
     Raises:
         Problem: 410 or 422, the offset does not exist; 503, the response budget was exhausted for too long; 401, the
