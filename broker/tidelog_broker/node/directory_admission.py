@@ -271,7 +271,7 @@ class DirectoryAdmission:
                 raise IdentityError(fault)
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
-        """Ask a node for its known records and, with `bind`, to record this directory; return None if a request fails."""
+        """Ask a node for its known records and, with `bind`, to record this directory; return None if that fails."""
         broker = self._broker
         own = pb.NodeRecord(
             node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id

@@ -139,8 +139,8 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             return _keep_producers(view, effect)
         case SetAside():
             log.error(
-                "%s: the copy of epoch %d on this node cannot be used: %s; renaming it to .bad-N and fetching the epoch "
-                "again from another replica; check the disk if this recurs",
+                "%s: the copy of epoch %d on this node cannot be used: %s; renaming it to .bad-N and fetching the "
+                "epoch again from another replica; check the disk if this recurs",
                 store.directory.name,
                 effect.epoch,
                 effect.reason,

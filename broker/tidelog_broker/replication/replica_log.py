@@ -111,8 +111,8 @@ class ReplicaLog:
         if store.limbo is None:
             return
         log.warning(
-            "%s/%d: the log on this node takes no appends: %s; this node restores damaged data from other nodes if they "
-            "have it, otherwise see: tidelog log verify, tidelog log repair",
+            "%s/%d: the log on this node takes no appends: %s; this node restores damaged data from other nodes if "
+            "they have it, otherwise see: tidelog log verify, tidelog log repair",
             store.name.topic,
             store.name.partition,
             store.limbo,

@@ -70,7 +70,9 @@ async def ask_owner(
     timeout_s: float = FORWARD_TIMEOUT_S,
     answer_s: float = 0.0,
 ) -> pb.Envelope:
-    """Send a request to the owner of partition `key` and return its answer; retry while the owner is unknown or changes.
+    """Send a request to the owner of partition `key`, and return its answer.
+
+    The request is sent again while the owner is unknown or changing, if no part of it was processed.
 
     Args:
         envelope: the request, with its caller.
