@@ -92,7 +92,8 @@ class MemoryEngine(Engine):
     ) -> EpochStore | None:
         """Open a store, with its contents if this process has them; otherwise it is empty, and lost unless `is_new`.
 
-        None if the contents are lost and the epoch has ended with records, see `Engine.open`.
+        Returns:
+            The store; None if the contents are lost and the epoch has ended with records, see `Engine.open`.
 
         Raises:
             DamagedError: the file of the store is missing or damaged.
@@ -199,5 +200,5 @@ def _damage(directory: Path, contents: Contents, sealed_end_offset: int | None, 
 
 
 def memory_engine(volume: Volume) -> Engine:
-    """Return the memory engine of a node. One topic may take half of its memory."""
+    """Return the memory engine of a node. One topic may take half of the engine's memory."""
     return MemoryEngine(volume.fs, bytes_max=volume.memory_bytes, topic_bytes_max=max(1, volume.memory_bytes // 2))

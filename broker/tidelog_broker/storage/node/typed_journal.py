@@ -29,7 +29,7 @@ E = TypeVar("E", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class JournalKind(Generic[E]):
-    """How to parse the entries of a kind of journal, and how an entry affects previous entries of its key.
+    """The format of the entries in a kind of journal, and the effect of an entry on previous entries of its key.
 
     Attributes:
         magic: the magic of the file, four bytes.

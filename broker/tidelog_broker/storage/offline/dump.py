@@ -16,7 +16,12 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch of records and its segment; `topic` is empty if no directory name contains it."""
+    """A batch of records and its origin.
+
+    Attributes:
+        path: the segment.
+        topic: the topic's name; empty if the name of the partition's directory does not contain it.
+    """
 
     path: Path
     topic: str

@@ -19,7 +19,7 @@ from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 
 
 class SegmentTimes(NamedTuple):
-    """When a segment's first and last batch were appended, µs since 1970; `end_offset` is the end of the last one."""
+    """The append times of a segment's first and last batch, in µs since 1970, and the end offset of the last one."""
 
     first_us: int
     last_us: int

@@ -73,7 +73,7 @@ class EpochCopies:
 
         Raises:
             NotHeldError: `start_digest` is None and no copy can be resumed.
-            DiskFullError: no space; nothing has changed.
+            DiskFullError: no space to begin the copy; call again when there is space.
             StorageFailedError: the disk failed.
         """
         newest, lost = self._held.active, self._held.lost
@@ -128,7 +128,7 @@ class EpochCopies:
         )
 
     def copy_position(self, epoch: int) -> LogPosition | None:
-        """Return the end of the copy of an epoch; None if `begin_copy` was not called since the start."""
+        """Return the end of the copy of an epoch; None unless `begin_copy` has begun or resumed this copy."""
         copy = self._copies.get(epoch)
         return copy.position if copy is not None else None
 
@@ -148,8 +148,8 @@ class EpochCopies:
                 decided; None if it has none.
 
         Returns:
-            Whether the epoch is in the log now. If not, an epoch between the log and the copy is missing; the copy is
-            added together with that epoch.
+            Whether the epoch is in the log now, or has no records and so needs no files. If not, an epoch between the
+            log and the copy is missing; the copy is added together with that epoch.
 
         Raises:
             DivergedError: the copy is incomplete or differs from the decision.
@@ -278,7 +278,7 @@ class EpochCopies:
         return bool(self._below(offset))
 
     def drop_below(self, offset: int) -> None:
-        """Remove partial copies that contain only records below `offset`; retention deletes those of the log itself."""
+        """Remove partial copies of epochs older than the log that contain only records below `offset`."""
         for epoch in self._below(offset):
             self.abandon_copy(epoch)
 

@@ -59,7 +59,7 @@ class EpochRepair:
     def lost_epoch(self, active_epoch: int) -> int | None:
         """Return the newest epoch that has begun on this node, if its directory is missing; None if none is missing.
 
-        If the partition's whole directory is missing, the lost epoch is unknown: it may be `active_epoch`.
+        If the partition's whole directory is missing, `active_epoch` is returned, because it may have begun here.
         """
         fs = self._held.disk.fs
         if fs.exists(self._held.directory):

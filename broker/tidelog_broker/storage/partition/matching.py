@@ -37,7 +37,7 @@ WORK_BYTES: Final = 8 * MIB
 PROBE_BYTES: Final = 16 * KIB
 """Cost of a lookup in one segment's index, in bytes of the read's budget."""
 RECENT_MAX: Final = 16
-"""Number of batches whose matching records a partition keeps after a search for the newest record."""
+"""Maximum number of batches whose matching records a partition keeps after a search for the newest record."""
 RECENT_BYTES_MAX: Final = 4 * KIB
 """Maximum size of the matching records of one batch that are kept, as columns."""
 _NAMED_MAX: Final = 256
@@ -290,7 +290,7 @@ def _filtered(extent: Extent, slot: int, batch: memoryview, record_filter: Recor
 
 
 def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: RecordFilter) -> ReadResult:
-    """Return the matching records of batches in memory, at least one batch if any matches, and the end offset.
+    """Return about `max_bytes` of matching records of batches in memory, and the end offset of the examined batches.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.

@@ -56,10 +56,10 @@ Read = Callable[[int, int], tuple[list[memoryview], int]]
 
 
 class Newest(NamedTuple):
-    """The newest records of the keys of a slice.
+    """The result of a search for the newest record of each key in a slice.
 
     Attributes:
-        offsets: the offsets of these records, in any order.
+        offsets: the offsets of the newest records, in any order.
         part: the number of the slice, which may be the first half of the requested one, see `NewestSearch.slices`.
         unkeyed: the offsets of batches with control records or records without a key.
     """
@@ -144,7 +144,8 @@ class NewestSearch:
     # --- by hash -----------------------------------------------------------------------------------------
 
     def _by_hash(self, keyed: Iterable[_Keyed], start: int, part: int, unkeyed: UnkeyedRanges) -> Newest | None:
-        """Find the newest records by the hashes of keys; None if too many repeat."""
+        """Find the newest records by the hashes of keys; None if too many repeat or the slices cannot be halved again.
+        """
         rows = _HashedRows(max(MERGE_ROWS, self._memory_bytes // HASHED_BYTES), start, self._horizon)
         is_checked = False
         for one in keyed:

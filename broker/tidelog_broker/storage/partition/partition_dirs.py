@@ -264,8 +264,8 @@ class OpenedEpochs(NamedTuple):
 def open_epochs(disk: Volume, directory: Path, *, segment_bytes: int) -> OpenedEpochs:
     """Open epochs newest first, because each one's start is the end of the one before it.
 
-    If an epoch cannot be opened, the end of the one before it is unknown, and older epochs are not opened. If the
-    engine of an older epoch has lost its contents, that epoch leaves the log, and so do the ones before it.
+    If an epoch cannot be opened, the end of the one before it is unknown, and older epochs are not opened. An older
+    epoch whose contents its engine has lost is removed, and the epochs before it become partial copies.
 
     Raises:
         StorageFailedError, OSError: the disk cannot be read or written.
