@@ -51,7 +51,7 @@ async def refuse_unsupported(request: Request) -> None:
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse unknown query parameters, and unusual forms of integers; a dependency of every route.
+    """Refuse unknown and repeated query parameters, and unusual forms of integers; a dependency of every route.
 
     Static files ignore their query.
 

@@ -1,11 +1,11 @@
 """An HTTP/1.1 connection under uvicorn's server, with a deadline for each head, limited connections, and problems.
 
 uvicorn's own protocols limit neither the time of a head nor the number of connections: a few thousand clients that send
-a byte a minute would occupy its descriptors forever. The deadline runs from the first byte of a head until the head is
-complete, and while the rest of a refused body is discarded. A connection over the limit replaces an idle one, see
-`connection_slots.py`.
+a byte a minute would occupy its descriptors forever. The deadline of the first head runs from the beginning of the
+connection, that of a later head from its first byte. A deadline also runs while the rest of a refused body is
+discarded. A connection over the limit replaces an idle one, see `connection_slots.py`.
 
-One request is read at a time: bytes of later requests are not parsed until it is answered.
+One request is read at a time: bytes of later requests are not parsed until the current request is answered.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 
 FIRST_REQUEST_S: Final = 1.0
-"""How long a stop waits for the first request of a connection, and for the rest of a head."""
+"""How long a stop waits at most for the first request of a connection, and for the rest of a head."""
 NEXT_REQUEST_S: Final = 0.05
 """How long a stop waits for the next request of a connection that has had one: long enough to read what has arrived."""
 
@@ -246,7 +246,7 @@ class HttpConnection(asyncio.Protocol):
         return self._server_state.default_headers
 
     def resume_reading(self) -> None:
-        """Resume reading, unless the last received bytes begin the next request, which waits for this one."""
+        """Resume reading, unless the last received bytes begin the next request, which has to wait."""
         if not self._pending or self._body_is_coming():
             self.flow.resume_reading()
 
