@@ -31,8 +31,8 @@ BATCH_RECORDS_MAX: Final = 1_000_000
 TAG_BYTES_MAX: Final = 4 * KIB
 
 DERIVED_EXTRA_BYTES: Final = 4 * KIB
-"""Bytes by which a derived batch may exceed both limits, so that a record of maximum size fits with its added
-columns."""
+"""Bytes by which a derived batch may exceed the limits of a batch's size and of its uncompressed body, so that a record
+of maximum size fits with its added columns."""
 
 # Frames ------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ TOKEN_BYTES_MAX: Final = 16 * KIB
 INSTANCE_ID_BYTES_MAX: Final = 255
 
 GROUP_SESSION_MS_DEFAULT: Final = 10_000
-"""Default of a group member's session time-out."""
+"""Default of a group member's session timeout."""
 GROUP_SESSION_MS_MIN: Final = 500
 GROUP_SESSION_MS_MAX: Final = 1_800_000
 LOAD_BYTES_S_MAX: Final = 1e12

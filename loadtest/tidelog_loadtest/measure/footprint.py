@@ -43,10 +43,10 @@ def rss_anon_bytes(pid: int) -> int:
 
 
 class Watch:
-    """Samples processes while the context (`async with`) is active: CPU seconds used and peaks of memory.
+    """Measures CPU time and peak memory of processes while the context (`async with`) is active.
 
     Attributes:
-        cpu_s: process name to CPU seconds used in the context.
+        cpu_s: process name to CPU seconds used in the context; empty until it exits without an error.
         peak_rss_anon_bytes: process name to the largest sample.
     """
 

@@ -138,7 +138,7 @@ def places_of(flags: int, kept_flags: int) -> tuple[list[int], list[int]]:
 
 
 def _at_most(needed_bytes: int) -> int:
-    """Return the longest allowed buffer of fixed-size items: Arrow's writer truncates slices to whole cache lines."""
+    """Return the maximum size of a buffer of fixed-size items: Arrow's writer cuts slices at whole cache lines only."""
     return -(-needed_bytes // _WRITER_PADDING_BYTES) * _WRITER_PADDING_BYTES
 
 

@@ -19,9 +19,10 @@ survivors:
   next one, the last to the end of the range, but at most over one span; offsets that are still uncovered are covered by
   batches without records, of one span each except the last. A range without survivors is covered by those alone.
 - The timestamp and value columns are always present; key, tag and headers if a record of the batch has one.
-- The body is compressed by lz4 if that saves a quarter, otherwise not; by zstd if only that fits a batch.
-- Producer id, epoch, sequence and owner incarnation are 0. A batch without records consists of a header, with append
-  timestamp 0.
+- The body is compressed by lz4 if it has at least 1 KiB and that saves a quarter, otherwise not; by zstd if only that
+  fits a batch.
+- Producer id, producer epoch, base sequence and owner incarnation are 0. A batch without records consists of a header,
+  with append timestamp 0.
 
 Rejected: keeping the codec and the exact append timestamp of the sources. Several sources may differ, and after one
 round the source of a survivor is no longer known.
@@ -196,10 +197,10 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
 
 
 def kept_rows(batch: RecordBatch, keep: Keep) -> bytearray | None:
-    """Return some records of a stored batch as `filter_batch` does; None for no records.
+    """Return the records `keep` of a stored batch as a derived batch, as `filter_batch` does; None for no records.
 
     Raises:
-        ProtocolError: BATCH_TOO_LARGE as `Deriver.finish`.
+        ProtocolError: CORRUPT_BATCH if the body does not decode; BATCH_TOO_LARGE as `Deriver.finish`.
     """
     header = batch.header
     rows = survivors_of(batch, keep, weighed=False)

@@ -90,7 +90,8 @@ class _Collector:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        gc.collect()  # Python compares the size of the oldest generation with that of its last collection
+        # Python skips collections of the oldest generation while it has grown little since its last collection.
+        gc.collect()
         self._blocks, self._memory_bytes, self._dropped = sys.getallocatedblocks(), _memory_bytes(), 0
 
 
@@ -113,9 +114,10 @@ _collector: Final = _Collector()
 
 
 def tune_garbage_collection(loop: asyncio.AbstractEventLoop) -> None:
-    """Freeze existing objects, keep later collections short, and examine all objects when `loop` is idle.
+    """Freeze existing objects, keep later collections short, and examine all objects when the process is idle or grew.
 
-    Objects of the start (modules, models, schemas) live as long as the process.
+    Existing objects (modules, models, schemas) are frozen, because most live as long as the process. `loop` runs the
+    checks.
     """
     _collector.start(loop)
 

@@ -42,7 +42,7 @@ def load_settings(
 
     Args:
         model: the settings model; its field names are the keys.
-        section: the table in the file; `gateway` also makes the prefix `TIDELOG_GATEWAY_`.
+        section: the table in the file; also determines the prefix of variables, such as `TIDELOG_GATEWAY_`.
         path: the TOML file, or None.
         overrides: values from the command line; None values are ignored.
         environ: environment variables; `os.environ` by default.

@@ -83,7 +83,14 @@ class Telemetry:
     def begin(
         self, name: str, *, kind: trace.SpanKind, contexts: Sequence[str] = (), attributes: dict[str, Any] | None = None
     ) -> trace.Span:
-        """Start a span. The first of `contexts` (W3C `traceparent`) is its parent, the others become links."""
+        """Start a span.
+
+        Args:
+            name: name of the span.
+            kind: its OpenTelemetry kind.
+            contexts: W3C `traceparent` texts: the first becomes the parent, up to `TRACE_CONTEXTS_MAX` - 1 others links.
+            attributes: attributes of the span.
+        """
         parent, *others = [_context_of(each) for each in contexts[:TRACE_CONTEXTS_MAX]] or [Context()]
         linked = [trace.get_current_span(each).get_span_context() for each in others]
         links = [trace.Link(each) for each in linked if each.is_valid]

@@ -75,7 +75,7 @@ def exact_json(content: bytes | str, *, around: int = 0) -> Any:
 
 
 def checked_json(content: bytes | str, *, around: int = 0) -> tuple[str, Any]:
-    """Return JSON as text, and parsed; numbers with a fraction may be rounded in the parsed value.
+    """Return JSON as text, and parsed; numbers with a fraction or exponent may be rounded in the parsed value.
 
     Args:
         around: see `exact_json`.
