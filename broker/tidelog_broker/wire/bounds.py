@@ -40,4 +40,4 @@ class ConnectionBounds:
         """Number of partitions that the subscriptions of all connections follow."""
         self.open_connections = 0
         self.open_clients = 0
-        """Open connections that have completed HELLO."""
+        """Open connections of clients that have completed HELLO."""

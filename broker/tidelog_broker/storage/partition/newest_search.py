@@ -144,8 +144,7 @@ class NewestSearch:
     # --- by hash -----------------------------------------------------------------------------------------
 
     def _by_hash(self, keyed: Iterable[_Keyed], start: int, part: int, unkeyed: UnkeyedRanges) -> Newest | None:
-        """Find the newest records by the hashes of keys; None if too many repeat or the slices cannot be halved again.
-        """
+        """Find the newest records by the hashes of keys; None if too many repeat or the slice cannot be halved."""
         rows = _HashedRows(max(MERGE_ROWS, self._memory_bytes // HASHED_BYTES), start, self._horizon)
         is_checked = False
         for one in keyed:
