@@ -130,7 +130,7 @@ class KnownIncarnations:
         return (newest is not None and newest > newest_of(entry)) or not known.withdrawn <= set(entry.withdrawn)
 
     def of_node(self, node_id: str) -> list[pb.KnownIncarnation]:
-        """Return the known starts of each directory of a node, limited to the `SHOWN_MAX` directories that changed last.
+        """Return the known starts of a node's directories, limited to the `SHOWN_MAX` directories that changed last.
 
         The limit exists because a node that is restarted without a persistent disk has a new directory each time.
         """

@@ -116,10 +116,10 @@ def batches_and_partitions(entries: Sequence[pb.PublishEntry]) -> int:
 
 
 def _known_partitions(envelope: pb.Envelope) -> int:
-    """Return the number of topics of a METADATA request and, twice, of the partitions that its client knows.
+    """Return the number of entries of a METADATA request: its topics, and `KNOWN` for each partition that it lists.
 
-    They are compared with this node's metadata when the request is held, and when it is answered. Too many topics are
-    refused, so their partitions are not counted.
+    The listed partitions are those that the client knows. They are compared with this node's metadata when the request
+    is held, and again when it is answered. Too many topics are refused, so their partitions are not counted.
     """
     message = envelope.metadata
     if len(message.known) > _ENTRIES:

@@ -72,7 +72,7 @@ class Accounts:
         yield from list(self._by_key.values())
 
     def of(self, kind: str, name: str) -> Account | None:
-        """Return the account of a "principal" or an "address"; None if it has none, such as one that was idle for long."""
+        """Return the account of a "principal" or an "address"; None if it has none."""
         return self._by_key.get((kind, name))
 
     def join(self, client: Client, host: str, session: Session | None) -> Account:
@@ -100,7 +100,7 @@ class Accounts:
     def _accounts_of(self, address: str, session: Session | None) -> list[tuple[_Key, Account]]:
         """Return the accounts that count a connection; the last one meters its requests.
 
-        A connection of the administrator does not count at its address, so that others there cannot lock it out.
+        Connections of an administrator do not count at their address: only a quota of its own name limits it.
         """
         found: list[tuple[_Key, Account]] = []
         if session is None or not self._quotas.is_admin(session.principal):

@@ -219,10 +219,10 @@ class Backfill:
                 self.go_on(now_ms)
 
     def go_on(self, now_ms: int) -> None:
-        """Start fetching the next incomplete or damaged epoch (see `_next`), if this node is a replica of the partition.
+        """Start fetching the next incomplete or damaged epoch (see `_next`), if this node is a replica.
 
-        A fetch in progress continues, unless it is not needed any more or a newer epoch is missing. Halts the replica if
-        no other node has the epoch.
+        A fetch in progress continues, unless it is not needed any more or a newer epoch is missing. Halts the replica
+        if no other node has the epoch.
         """
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_complete(epoch)}

@@ -142,7 +142,7 @@ class Candidate:
         self._unsafe_until_ms: int | None = None
         """Until when an unsafe recovery may try; None if none is running."""
         self._is_unsafe = False
-        """Whether the proposal was made without a quorum of promises, so that it needs no quorum of accepts."""
+        """Whether an unsafe recovery proposed with the promises at hand, so that no quorum of accepts is needed."""
         self._was_undecided = False
         """Whether an earlier proposal of the unsafe recovery had a seal quorum of promises but too few accepts."""
         self._wants_all = False
@@ -194,7 +194,7 @@ class Candidate:
         self._wake_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
-        """Return whether to agree to a pre-vote: this node also considers the owner failed, and its attempt yields."""
+        """Return whether to agree to a pre-vote: this node considers the owner failed, and its own attempt yields."""
         return self._host.suspects_owner(now_ms) and self._yields_to(sender, now_ms)
 
     def _yields_to(self, sender: str, now_ms: int) -> bool:
@@ -254,7 +254,8 @@ class Candidate:
     def roll_over(self, plan: Plan, end: Position, now_ms: int, *, deleted_below: int = 0) -> None:
         """Propose the end of this owner's epoch and `plan` as its successor. Called once per epoch.
 
-        `deleted_below` is the delete offset that the decision has to carry.
+        Args:
+            deleted_below: the delete offset that the decision has to carry.
         """
         assert self._state.active.owner == self._state.node_id
         self._plan = plan
@@ -468,7 +469,7 @@ class Candidate:
         return bool(ends) and max(promise.end_offset for promise in promises) < max(ends)
 
     def _choose_unsafely(self, now_ms: int) -> None:
-        """Propose a value with fewer promises than a quorum: those received so far."""
+        """Propose a value from the promises received so far, even if they are fewer than a quorum."""
         me = self._state.node_id
         self._is_unsafe = True
         active = self._state.active
@@ -524,7 +525,7 @@ class Candidate:
         self._enter("opening", self._state.timing.open_ms, now_ms)
 
     def on_open_reply(self, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
-        """Count accepts; an ack quorum of them is the decision."""
+        """Count accepts; an ack quorum of them, or this node's own in an unsafe proposal, is the decision."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase not in {"opening", "accepted"} or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return

@@ -66,7 +66,10 @@ class Deletion:
     # --- the owner -------------------------------------------------------------------------------------
 
     def propose(self, offset: int) -> None:
-        """Propose an offset, at most the high watermark, to the replicas, unless it was proposed already."""
+        """Propose an offset, at most the high watermark, to the replicas.
+
+        Does nothing if the offset was proposed already, or this node may not acknowledge as the owner.
+        """
         state = self._state
         assert offset <= state.high_watermark, f"delete offset {offset} exceeds high watermark {state.high_watermark}"
         if not state.may_acknowledge or offset <= self.proposed:

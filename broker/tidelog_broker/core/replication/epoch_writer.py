@@ -53,7 +53,9 @@ class Group:
 class Owner:
     """The only writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one.
 
-    `is_logged`: whether the local log contains the producer state from before the epoch.
+    Args:
+        producers: the producer state at the start of the epoch.
+        is_logged: whether the local log contains that state.
     """
 
     def __init__(

@@ -41,9 +41,11 @@ class Fence:
         *,
         is_volatile: bool = False,
     ) -> None:
-        """Create a fence from its journaled state `stored`, or without promises if that is None.
+        """Create a fence.
 
-        `is_volatile`: whether a restart loses the epoch's records, so that the fence has a ceiling.
+        Args:
+            stored: the journaled state of the fence; None for a fence without promises.
+            is_volatile: whether a restart loses the epoch's records, so that the fence has a ceiling.
         """
         self.key = key
         self.descriptor = descriptor

@@ -66,7 +66,7 @@ class OpenEpochRepair:
         self._look_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """End the damaged epoch once enough followers keep up; once it has ended, fetch its records from them.
+        """End the damaged epoch once enough followers keep up; once it has ended, request the repair of this copy.
 
         An attempt that fails is repeated after `peer_fetch_ms`.
         """

@@ -44,9 +44,13 @@ STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
 
 
 class PeerFetch:
-    """Requests the records of `epoch` range by range, up to `end`; None: up to the end of the source's log.
+    """Makes the requests for the missing data of one epoch, which the caller sends, and selects their receiver.
 
-    With `producers`, it requests the producer state at the end of `epoch`. The caller sends the requests.
+    Args:
+        sources: the nodes to ask, in this order.
+        end: the end of the records to fetch; None: the end of the source's log.
+        producers: whether the producer state at the end of `epoch` is fetched instead of records.
+        first_bytes: size of the first range of a sealed epoch; None for the open epoch.
     """
 
     def __init__(
@@ -114,7 +118,7 @@ class PeerFetch:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to send the next request; None while received data is being written."""
+        """When to send the next request; None before the first one, and while received data is being written."""
         return self._retry_ms
 
     def ask(self, position: Position, now_ms: int) -> pb.Backfill:
@@ -136,7 +140,7 @@ class PeerFetch:
         )
 
     def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:
-        """Return whether a reply is the expected one.
+        """Return whether a reply answers the outstanding request for the data after `position`.
 
         An empty producer state has no bytes. A reply with batches is recognised by its source end, which is above 0
         whenever a producer can have sent anything.
@@ -175,8 +179,9 @@ class PeerFetch:
     def declined(self, now_ms: int, *, is_without: bool = False) -> None:
         """Record that the source does not provide the data, and schedule a request to the next source.
 
-        With `is_without` the source has none of the records; otherwise it may have another version of them, or may be
-        able to provide them later.
+        Args:
+            is_without: whether the source has none of the records; otherwise the source may have another version of
+                them, or may be able to provide them later.
         """
         if is_without:
             self._without.add(self.source)

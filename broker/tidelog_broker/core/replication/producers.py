@@ -1,7 +1,8 @@
 """Idempotent producers of a partition: detection of retries, gaps and fenced producers.
 
 The table is a deterministic function of the log, unless the node's limit is reached: applying every batch header of the
-partition in order gives the same table for any copy. A snapshot contains a position; later headers are applied to it.
+partition in order gives the same table for any copy. A snapshot is the table at a position of the log; after it is
+restored, the headers after that position are applied.
 
 A producer numbers its records from 0; a batch contains the number of its first record. The next batch must start where
 the previous one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with their offsets, so that a retry
@@ -54,11 +55,12 @@ _CONTROL: Final = int(Flags.CONTROL)
 
 
 class StoredBatch(NamedTuple):
-    """The offsets of one stored batch of a producer.
+    """A batch in a producer's deduplication window: its sequence numbers, its offsets, and the records dropped from it.
 
-    `duplicates` is the number of its records dropped as duplicates. `dropped` is a bitmap of them; empty if none was
-    dropped, or if it is no longer known. `fingerprint` is that of the sent content, see `fingerprint_of`; None if
-    unknown.
+    Attributes:
+        duplicates: number of records of the sent batch that were dropped as duplicates.
+        dropped: bitmap of the dropped records; empty if none was dropped or the bitmap is no longer known.
+        fingerprint: fingerprint of the content as sent, see `fingerprint_of`; None if unknown.
     """
 
     base_sequence: int
