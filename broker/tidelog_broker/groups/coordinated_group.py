@@ -137,7 +137,11 @@ class CoordinatedGroup:
             self._settled(self.group)
 
     async def _decide(self, writing: asyncio.Future[None]) -> None:
-        """Recompute the target, unless this node stops coordinating the group meanwhile."""
+        """Recompute the target assignment, and wake the callers of `decided`.
+
+        Raises:
+            ProtocolError: this node no longer coordinates the group.
+        """
         steps = self.group.decide_steps()
         try:
             await self._in_slices(steps, writing)
@@ -148,7 +152,7 @@ class CoordinatedGroup:
                 self._decided = None
 
     async def _in_slices(self, steps: Steps[T], writing: asyncio.Future[None]) -> T:
-        """Return the result of a computation, between whose slices the event loop does other work.
+        """Run a computation in slices, between which the event loop does other work, and return its result.
 
         Raises:
             ProtocolError: this node no longer coordinates the group.

@@ -135,7 +135,7 @@ def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
 
 
 def _shortened(message: MessageT) -> MessageT:
-    """Return the message; one too long for an audit line keeps at most `ASKED_ENTRIES_MAX` entries of each list."""
+    """Return a message for an audit line; in one that is too long, each list keeps `ASKED_ENTRIES_MAX` entries."""
     if message.ByteSize() <= ASKED_CHARS_MAX:
         return message
     short = type(message)()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 PLACED_AT_ONCE: Final = 256
 """Maximum number of a topic's new partitions that are placed in one iteration of the event loop: a few milliseconds."""
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
-"""Limit of a topic's record, which grows with partitions, copies and the length of node names."""
+"""Maximum size of a topic's record, which grows with partitions, copies and the length of node ids."""
 
 UNAUTHENTICATED: Final = pb.Caller()
 """The caller of a request on a node without authentication."""

@@ -41,7 +41,7 @@ class _Waiting(NamedTuple):
 
 
 class Jwks:
-    """The current keys of JWTs.
+    """Provides the current keys that verify JWTs.
 
     Args:
         source: a path, or a URL that `checked_url` accepts.

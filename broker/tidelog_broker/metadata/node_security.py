@@ -31,7 +31,7 @@ JWKS_AGAIN_S: Final = 15.0
 
 
 class NodeSecurity:
-    """Identities, permissions and authentication at one node.
+    """Provides identities, permissions and authentication at one node.
 
     Raises:
         SettingsError: the file of administrators' keys or token keys, or a certificate rule, is invalid.

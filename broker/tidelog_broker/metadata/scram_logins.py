@@ -67,7 +67,7 @@ class ScramLogins:
         return Login(ServerSide(opening, nonce, verifier), "" if user is None else user.user_id)
 
     def finish(self, login: Login, message: str) -> tuple[Session, str]:
-        """Return the session of the proven user, and the node's own proof.
+        """Verify the client's final message; return the session of the user, and the node's signature as its own proof.
 
         Raises:
             ProtocolError: UNAUTHENTICATED.

@@ -1,7 +1,7 @@
 """Changes of identities, rules and quotas, one at a time, by the owner of `__meta`; durable before they are answered.
 
-A change that would leave no caller with the permission to change permissions is refused, unless the node has a file of
-administrators' keys.
+A change that would leave no API key and no user with the permission to change permissions is refused, unless the node
+has a file of administrators' keys.
 """
 
 from __future__ import annotations

@@ -205,7 +205,9 @@ class StateLog:
         self._begin_snapshot_if_due(epoch)
 
     async def write_deletion(self, record: StateRecord, *, epoch: int) -> None:
-        """Write a deletion, which leaves no record whose revision would outrank older records.
+        """Write a deletion, and begin no snapshot before its outcome.
+
+        A deletion leaves no record whose revision outranks older records, so a snapshot after it could restore them.
 
         Raises:
             ProtocolError: see `write`; EPOCH_CHANGING while a snapshot is being written, which may still contain it.
@@ -240,7 +242,7 @@ class StateLog:
 
         Args:
             epoch: the only epoch in which the values may be appended.
-            bars: no snapshot may begin before the outcome.
+            bars: whether no snapshot may begin before the outcome.
             changes: whether the values are new, unlike those of a snapshot.
             applied: applies the values, for a caller that has them decoded.
         """
@@ -308,7 +310,7 @@ class StateLog:
 
 
 class MetaLog(StateLog):
-    """`__meta`: topics, nodes, identities and rules.
+    """The log of `__meta`: topics, nodes, identities and rules.
 
     Args:
         tasks, find: see `StateLog`.
@@ -461,7 +463,7 @@ class MetaLog(StateLog):
 
 
 class OffsetsLog(StateLog):
-    """A partition of `__offsets`: positions and members of its groups.
+    """The log of one partition of `__offsets`: positions and members of its groups.
 
     Args:
         tasks, find: see `StateLog`.

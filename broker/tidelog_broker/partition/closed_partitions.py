@@ -38,7 +38,7 @@ class ClosedPartitions:
         return list(self._by_topic)
 
     def add(self, key: PartitionKey, owner: str, *, is_used: bool) -> None:
-        """Add a partition; `is_used`: it may have data on the disk, or a decision."""
+        """Add a partition; `is_used`: it may have data on the disk, or a decision or promise in the journals."""
         self.discard(key)
         self._by_topic.setdefault(key[0], {})[key[1]] = owner
         self._by_owner.setdefault(owner, {})[key] = None
@@ -71,7 +71,7 @@ class ClosedPartitions:
         return list(self._by_owner.get(node_id, ()))
 
     def is_used(self, key: PartitionKey) -> bool:
-        """Return whether a closed partition may have data on the disk, or a decision."""
+        """Return whether a closed partition may have data on the disk, or a decision or promise in the journals."""
         return key in self._recently_used
 
     def used(self) -> Iterator[PartitionKey]:

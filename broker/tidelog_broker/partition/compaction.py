@@ -47,7 +47,12 @@ LOOK_S: Final = 0.2
 
 
 class CompactionState(NamedTuple):
-    """How far a partition is compacted on this node, and the size of its log."""
+    """The result of a requested compaction.
+
+    Attributes:
+        below: offset below which the partition is compacted.
+        size_bytes: size of the log on this node.
+    """
 
     below: int
     size_bytes: int

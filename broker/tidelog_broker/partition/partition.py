@@ -107,7 +107,7 @@ class Partition:
     # --- events of the driver --------------------------------------------------------------------------
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
-        """Feed the ring with durable batches, count them, and start the next group."""
+        """Add durable batches to the ring, count them, and let the pipeline write the next group."""
         group, end_offset = self.pipeline.group, appends[-1].end_offset
         durations = self.tools.metrics.append_seconds
         durations.counts[bisect_left(durations.bounds_s, seconds)] += 1

@@ -35,7 +35,12 @@ class SignedLogins:
         self._signer.use(secrets, cluster_id)
 
     def sealed(self, first: str, login: Login, *, holder: str, now_us: int) -> bytes:
-        """Return the signed state of a login after the client's first message, for the principal `holder`."""
+        """Return the signed state of a login after the client's first message.
+
+        Args:
+            first: the client's first message.
+            holder: the principal of the gateway, which alone may present the state.
+        """
         state = pb.SealedLogin(
             first=first, nonce=login.side.nonce, user_id=login.user_id, holder=holder, ends_us=now_us + LOGIN_MS * _US
         )

@@ -284,7 +284,7 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
 
 
 async def committed(broker: Broker, request: Request) -> None:
-    """Handle COMMITTED: the named positions, or all positions of the group, optionally in one topic.
+    """Handle COMMITTED: return a page of the named positions, or of all positions of the group or in one topic.
 
     Raises:
         ProtocolError: INVALID_REQUEST for an invalid group name or too many entries, UNKNOWN_TOPIC.

@@ -125,7 +125,7 @@ def _turn(request: Request, meter: Account | None, until: float) -> contextlib.A
 
 
 def _end_wait_on_change(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
-    """End the wait of a fetch if one of its partitions has changed its epoch since the fetch arrived."""
+    """End the wait of a fetch if the epoch of one of its partitions has changed or is about to change."""
     if gathered.failed or not epochs:
         return
     for (partition, epoch), result in zip(epochs, gathered.reply.results, strict=True):
