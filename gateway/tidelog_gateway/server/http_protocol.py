@@ -1,9 +1,9 @@
 """An HTTP/1.1 connection under uvicorn's server, with a deadline for each head, limited connections, and problems.
 
 uvicorn's own protocols limit neither the time of a head nor the number of connections: a few thousand clients that send
-a byte a minute would occupy its descriptors forever. The deadline of the first head runs from the beginning of the
-connection, that of a later head from its first byte. A deadline also runs while the rest of a refused body is
-discarded. A connection over the limit replaces an idle one, see `connection_slots.py`.
+a byte a minute would occupy its descriptors forever. The deadline of the first head begins with the connection, that
+of a later head with its first byte. A deadline also runs while the rest of a refused body is discarded. A connection
+over the limit replaces an idle one, see `connection_slots.py`.
 
 One request is read at a time: bytes of later requests are not parsed until the current request is answered.
 """

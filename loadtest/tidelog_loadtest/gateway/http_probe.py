@@ -48,7 +48,7 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
 
     Args:
         when_ready: called when the application serves.
-        bootstrap: the node that `/send-arrow` publishes to.
+        bootstrap: the node that `/send-arrow` and `/receive-arrow` publish to.
     """
     decoder = msgspec.json.Decoder(_Body)
     stored_body = b""
