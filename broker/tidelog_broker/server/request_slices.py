@@ -1,8 +1,8 @@
 """Processing of a request's entries in slices, between which the event loop serves other work.
 
 A request with few entries is one slice and does not wait. A larger one waits before each slice until the fair scheduler
-of the node (`ConnectionBounds.turns`) lets its caller continue. It ends when its result is no longer needed: its
-connection is closed, or the node is stopping.
+of the node (`ConnectionBounds.turns`) lets its caller continue. A larger request also ends when its result is no longer
+needed: its connection is closed, or the node is stopping.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
 - HELLO has to be the first request, within `hello_timeout_ms` and in a small frame.
 
 A connection of another node authenticates instead (`server/handlers/peers.py`) and is treated differently: its one-way
-messages go to an inbox, and a request that exceeds the budget is declined. The node always reads from it, because the
-next messages may be acknowledgements that end an overload.
+messages go to an inbox, and a request that exceeds the budget is declined. No in-flight limit stops the node from
+reading, because the next messages may be acknowledgements that end an overload.
 
 A malformed stream is answered by an error with correlation id 0, and the connection closes, because nothing after that
 point can be parsed reliably. An invalid request gets its error, and the connection stays open.

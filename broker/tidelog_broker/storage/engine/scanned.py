@@ -102,7 +102,7 @@ class BatchesExtent(Extent):
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
     ) -> CandidateBatches:
-        """Return the oldest or `newest` batches of the range: without an index every batch may match."""
+        """Return the oldest `count_max` batches of the range, or the `newest`: without an index every one may match."""
         del column, key_hash
         if newest:
             first = max(first, stop - count_max)

@@ -144,7 +144,7 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def damage(self) -> Damage | None:
-        """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
+        """The damage or lack of records that keeps the store in LIMBO, without appends; None if there is none."""
 
     @property
     @abstractmethod

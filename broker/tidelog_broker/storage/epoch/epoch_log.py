@@ -122,7 +122,7 @@ class EpochLog(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """Why the log takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
+        """The damage or lack of records that keeps the log in LIMBO, without appends; None if there is none."""
         return self._held.damage
 
     @property
@@ -311,7 +311,7 @@ class EpochLog(EpochStore):
         """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
 
         After a crash during truncation the log has all of the tail, a part of it, or none. A log in LIMBO can be
-        truncated only before its damage. A sealed log that ends at `end_offset` stays sealed.
+        truncated at its damage or before it. A sealed log that ends at `end_offset` stays sealed.
 
         Raises:
             DivergedError: no batch of this log ends at `end_offset`; nothing has changed.

@@ -278,7 +278,7 @@ class RecordIndexes:
 
 
 def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
-    """Write an index file and rename it; return whether that succeeded. It is not synced: readers check its CRCs."""
+    """Write and rename an index file; return whether that succeeded. No sync is needed: readers check the CRCs."""
     unnamed = path.with_name(path.name + NEW_SUFFIX)
     try:
         if fs.exists(unnamed):

@@ -85,7 +85,7 @@ class MemoryStore(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """Why the store takes no appends until it is repaired (LIMBO); None if it lacks no records."""
+        """The lack of records that keeps the store in LIMBO, without appends; None if it lacks no records."""
         return self._contents.damage
 
     @property

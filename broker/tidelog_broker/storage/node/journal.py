@@ -25,8 +25,8 @@ The entries follow:
 
 Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
 the segment log, a bad entry that a later entry declares synced is damage: the journal does not open, because replacing
-a lost promise by a default would lose acknowledged data. It does not open without its file either, which is created
-once, with the data directory. A bad entry that no later one declares synced is a torn group that was never
+a lost promise by a default would lose acknowledged data. A missing file, too, is damage: the file is created once, with
+the data directory. A bad entry that no later one declares synced is a torn group that was never
 acknowledged, and is zeroed.
 
 So that damage in the newest group is detected, a mark follows it: an entry with the magic `TLJM` and no payload, which

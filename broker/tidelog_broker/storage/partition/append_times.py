@@ -55,9 +55,10 @@ class AppendTimes:
         self._known_times: dict[Path, SegmentTimes] = {}
 
     def look(self, before_us: int | None) -> Ages:
-        """Return the ages of the segments. A segment is expired if its last append is at or before `before_us`.
+        """Return the ages of the segments.
 
-        If `before_us` is None, no segment is expired.
+        Args:
+            before_us: a segment is expired if its last append is at or before this time; None: no segment is expired.
 
         Raises:
             ProtocolError: a segment was deleted meanwhile, or is damaged.

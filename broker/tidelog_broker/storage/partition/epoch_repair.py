@@ -91,7 +91,7 @@ class EpochRepair:
         return LogPosition(log.end_offset, log.end_digest)
 
     def truncate_to_valid_prefix(self, epoch: int) -> LogPosition:
-        """Truncate the newest epoch to its valid prefix and make it ready for `append_repair`. It stays in LIMBO.
+        """Truncate the newest epoch to its valid prefix, for `append_repair`; the epoch stays in LIMBO. Return its end.
 
         Raises:
             DiskFullError: no space for the repair marker; nothing has changed.

@@ -484,7 +484,7 @@ class ActiveSegment:
 
 
 def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Index, end: SegmentEnd) -> None:
-    """Write the index file of a sealed segment and rename it. It is not synced: readers check its CRC.
+    """Write the index file of a sealed segment and rename it. No sync is needed: readers check the CRC.
 
     On a full disk the file is not written; a reader rebuilds the index from the segment.
     """

@@ -122,7 +122,8 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
 def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
     """Return the running digest before the batch that begins at `offset`; None if none begins there.
 
-    `offset` is after the segment's first batch and below its end.
+    Args:
+        offset: an offset above the segment's base offset and below its end.
 
     Raises:
         DamagedError: the previous header is corrupt.
