@@ -166,6 +166,7 @@ class Client:
 
         Raises:
             NodeUnreachableError: no node can be reached.
+            AccessError: a node refuses the client's credentials.
         """
         self._check_usable()
         await self._router.any_connection()
@@ -308,7 +309,7 @@ class Client:
         return topic_conversions.status_of(await paging.cluster_status(self._router, nodes_only=not topics))
 
     async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
-        """Return the sums of `cluster_status` over the partitions of each topic, by topic name."""
+        """Return the number of records, the size and other sums over the partitions of each topic, by topic name."""
         self._check_usable()
         return await topic_figures.figures_of_topics(self._router, internal=internal)
 

@@ -39,6 +39,6 @@ class KnownEnds:
         return self._ends.get((topic_id, partition), (0, 0))[1]
 
     def known(self, topic_id: bytes, partition: int, *, epoch: int) -> int:
-        """Return the log end that a node answering in `epoch` must know; 0 if this client knows none."""
+        """Return the log end that a node answering in `epoch` must know; 0 if this client knows none of that epoch."""
         known_epoch, end_offset = self._ends.get((topic_id, partition), (0, 0))
         return end_offset if epoch <= known_epoch else 0

@@ -127,7 +127,8 @@ class Groups:
 
         Raises:
             GroupNotEmptyError: the group has members, which would ignore the reset.
-            UnknownGroupError, UnknownTopicError, UnknownPartitionError: the group, topic or a partition does not exist.
+            UnknownGroupError: the group does not exist, and `topic` is None; with `topic`, the reset creates the group.
+            UnknownTopicError, UnknownPartitionError: the topic or a partition does not exist.
             InvalidRequestError: an argument is invalid.
         """
         if isinstance(to, int) and to < 0:

@@ -251,7 +251,7 @@ class PartitionQueue:
             self._backoff.reset()
 
     def _full(self) -> bool:
-        """Return whether the next batch is full: another chunk of the last one's size would not fit."""
+        """Return whether the next batch need not wait for more: it is full or large, or one more chunk would not fit."""
         if not self._queue:
             return False
         options, first, last = self._options, self._queue[0], self._queue[-1]
@@ -554,7 +554,7 @@ def _instance_over_error(why: str, cause: TidelogError | None) -> ProducerFenced
 
 
 def foreign_duplicate_error(cause: TidelogError | None = None) -> ProducerIdSharedError:
-    """Return the error of a batch that a node reports as a duplicate of a batch that was never sent before."""
+    """Return the error of a batch that a node reports as a duplicate although no earlier attempt has stored it."""
     error = ProducerIdSharedError(
         "two producers use the same producer id: the node had the sequence numbers of these records before they "
         "were sent; the records are not stored, send them again",
