@@ -70,8 +70,8 @@ async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int]
         ready: set when the subscription is confirmed.
 
     Raises:
-        SubscriberError: the gateway sent an error, a record is missing or repeated, or no message arrived for
-            `SILENCE_S_MAX`.
+        SubscriberError: the gateway sent an error, a record is missing or repeated, more than `expected` records
+            arrived, or no message arrived for `SILENCE_S_MAX`.
     """
     async with connect(
         url, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MESSAGE_BYTES_MAX, proxy=None

@@ -328,9 +328,11 @@ def view_of(topic: str, shape: Shape) -> str:
 
 
 def _parsable(value: str) -> str:
-    """Return the expression to parse: null if it is not a JSON object, and strings for numbers that may change.
+    """Return a SQL expression that prepares the JSON text `value` for `from_json`.
 
-    A Python function checks text that may use DuckDB's extensions or exceed a limit, which few records do.
+    It yields NULL unless the text is a JSON object, and quotes numbers that DuckDB might alter by converting them to
+    doubles. The slow Python check (`strict_json`) runs only for text that may use DuckDB's JSON extensions or exceed a
+    limit.
     """
     brackets = f"length({value}) - length(translate({value}, '[{{', ''))"
     digits = f"regexp_matches({value}, '[-+.0-9eE]{{{JSON_NUMBER_CHARS_MAX}}}')"
