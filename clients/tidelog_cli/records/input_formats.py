@@ -95,8 +95,9 @@ _LINES_SUFFIXES: Final = frozenset({"", ".txt", ".text", ".log", ".lines"})
 
 
 def format_of(path: Path) -> Format:
-    """Return the format for a file's extension; lines for text files, also rotated ones such as `app.log.1`, and for
-    files without an extension.
+    """Return the format for a file's extension.
+
+    It is lines for text files, also rotated ones such as `app.log.1`, and for files without an extension.
 
     Raises:
         CommandFailed: the extension belongs to an unsupported format.
