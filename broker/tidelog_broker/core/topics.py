@@ -28,7 +28,7 @@ DENIED_MAX: Final = 8_192
 
 
 class TopicRegistry:
-    """Topics by name and by id, up to the applied position of `__meta`."""
+    """Provides the topics by name and by id, up to the applied position of `__meta`."""
 
     def __init__(self) -> None:
         self._by_id: dict[bytes, pb.TopicRecord] = {}

@@ -61,7 +61,7 @@ creates the member again, until its session times out."""
 
 
 class DepartedMembers:
-    """The members that have left or were replaced, to refuse their joins that arrive late or repeated.
+    """Remembers members that have left or were replaced, to refuse their joins that arrive late or repeated.
 
     A join waits while the coordinator is being found or its partition opened, so it may arrive after the member's
     leave. It would then create a member without a client, whose partitions are not read until its session times out. A

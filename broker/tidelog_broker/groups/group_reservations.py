@@ -17,7 +17,7 @@ from tidelog_broker.core.groups.records import GroupRecords
 
 
 class GroupReservations:
-    """The reservations at one node, by creator."""
+    """Counts the reservations at one node, by creator."""
 
     def __init__(self) -> None:
         self._claims: dict[str, Counter[tuple[int, str]]] = {}

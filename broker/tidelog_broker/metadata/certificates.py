@@ -73,7 +73,7 @@ def rule_of(text: str) -> Rule:
 
 
 class Certificates:
-    """The certificate rules of a node.
+    """Authenticates clients by the certificate rules of a node.
 
     Args:
         admin: name of the administrator principal (setting `admin`), which no certificate may name.

@@ -30,7 +30,7 @@ _REFUSED: Final = "the user name or the password is wrong, or the user was delet
 
 
 class ScramLogins:
-    """Password logins at one node."""
+    """Performs password logins at one node."""
 
     def __init__(self, registry: SecurityRegistry) -> None:
         self._registry = registry

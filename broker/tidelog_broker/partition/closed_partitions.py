@@ -13,7 +13,7 @@ from tidelog_broker.core.topics import PartitionKey
 
 
 class ClosedPartitions:
-    """The closed partitions of a node with the owners of their newest epochs, found by topic, owner and use."""
+    """Finds the closed partitions of a node by topic, by the owner of their newest epoch, and by use."""
 
     def __init__(self) -> None:
         self._by_topic: dict[bytes, dict[int, str]] = {}
@@ -63,7 +63,7 @@ class ClosedPartitions:
             self.discard((topic_id, index))
 
     def owners(self) -> list[str]:
-        """Return the owners of closed partitions; "" stands for partitions without a known owner."""
+        """Return the owners of closed partitions, including "" if a partition has no owner."""
         return list(self._by_owner)
 
     def owned_by(self, node_id: str) -> list[PartitionKey]:

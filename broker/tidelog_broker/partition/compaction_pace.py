@@ -7,8 +7,8 @@ Otherwise it rests for a multiple of the time that it has worked:
     slow requests                             twice as long as before, at most `REST_MAX` times as long as it has worked
 
 Requests are slow if the event loop, which serves them, reacts later than `SLOW_S` to a call that the pass sends when it
-begins to work. A rest for requests ends after `REST_S_MAX`, so that a pass always makes progress; a configured rate may require
-a longer one.
+begins to work. A rest for requests ends after `REST_S_MAX`, so that a pass always makes progress; a configured rate may
+require a longer one.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ AWAKENED_AT_ONCE: Final = 128
 
 
 class Partitions:
-    """The partitions that a node stores, open or closed. All methods are for the event loop's thread."""
+    """Finds, opens and removes the partitions that a node stores. All methods are for the event loop's thread."""
 
     def __init__(
         self,

@@ -479,7 +479,7 @@ class _Awaiting(NamedTuple):
 
 
 class PendingAcks:
-    """The publishes of one partition with a pending outcome, by the kind of acknowledgement that they wait for."""
+    """Queues the publishes of one partition that have offsets, by the kind of acknowledgement that they wait for."""
 
     def __init__(self) -> None:
         self.quorum: deque[_Awaiting] = deque()

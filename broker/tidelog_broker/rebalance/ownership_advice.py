@@ -91,7 +91,7 @@ class _BackOff:
 
 
 class Advice:
-    """An adviser's plans with exponential back-off: each move doubles the time until the partition may move again.
+    """Applies exponential back-off to an adviser's plans: each move doubles the time until the next move of a partition.
 
     The back-off is reset if nothing was moved for `AGAIN_S_MAX` longer than that.
     """
@@ -140,7 +140,7 @@ class EpochTimes:
 
 
 class OwnershipAdvice:
-    """Advice about lagging replicas and full disks.
+    """Advises moves away from lagging replicas and full disks.
 
     Args:
         lag_ms: the lag from which on a replica is replaced.

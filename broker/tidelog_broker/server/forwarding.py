@@ -230,7 +230,7 @@ class _Waiting:
 
 
 class Forwarded:
-    """The batches of one PUBLISH that other nodes own, sent as one request per owner.
+    """Forwards the batches of one PUBLISH whose partitions other nodes own, as one request per owner.
 
     Args:
         request: the client's request, whose acks and caller are forwarded.

@@ -51,7 +51,7 @@ _RATES: Final = ("produce_bytes", "consume_bytes", "requests", "in_flight_bytes"
 
 
 class Quotas:
-    """The quotas of the cluster, up to the applied position of `__meta`.
+    """Resolves the limits that the cluster's quotas set, up to the applied position of `__meta`.
 
     Args:
         admins: principals to which only quotas of their own name apply, so that quotas cannot lock all users out.
