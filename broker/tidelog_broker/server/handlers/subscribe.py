@@ -40,7 +40,7 @@ from tidelog_proto.limits import MIB
 EVENT_BYTES: Final = 1 * MIB
 """Approximate maximum size of a MESSAGE_EVENT; a larger batch is sent alone."""
 VISITS_MAX: Final = 64
-"""Partitions that a pump looks at before other work of the event loop: about 0.5 ms."""
+"""Maximum number of partitions that a pump looks at before the event loop does other work: about 0.5 ms."""
 PROGRESS_S: Final = 1.0
 """Minimum interval of progress reports for a filter without matches."""
 

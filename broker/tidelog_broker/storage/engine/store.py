@@ -19,8 +19,8 @@ SEGMENT: Final = "segment"
 """The name of the segment engine, which stores each epoch whose directory names no engine."""
 
 State = Literal["active", "sealed", "limbo", "failed"]
-"""`active`: the store takes appends; `sealed`: its epoch has ended; `limbo`: it is damaged or lacks records; `failed`:
-a write or sync has failed, or the store was closed.
+"""`active`: the store takes appends; `sealed`: its epoch has ended; `limbo`: the store is damaged or lacks records;
+`failed`: a write or sync has failed, or the store was closed.
 """
 
 Call = Literal["reserve", "append", "sync", "truncate", "seal", "read", "find", "delete_oldest"]
@@ -96,7 +96,7 @@ class Held(Protocol):
     """Provides the damage of an `EpochStore` as an attribute, which each append reads at less cost than a property."""
 
     damage: Damage | None
-    """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
+    """The damage or lack of records that keeps the store in LIMBO, without appends; None if there is none."""
 
 
 class AppendedGroup(NamedTuple):

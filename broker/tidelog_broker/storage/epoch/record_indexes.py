@@ -77,7 +77,7 @@ class RecordIndexes:
         self._marks: dict[_Mark, _State] = {}
         """The known state of sealed segments' index files."""
         self._may_lack = True
-        """Whether sealed segments may lack files; otherwise they are not examined."""
+        """Whether sealed segments may lack index files; otherwise these segments are not examined."""
         self._seen_segment: Segment | None = None
         self._seen_bytes = 0
 

@@ -93,7 +93,7 @@ def extent_of(
     """Return the extent of a segment from the batch that holds `offset` on, below both limits; None if it is empty."""
     index = opened.index
     first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
-    # A batch ends where the next one begins, so those before the batch that holds the limit end at or below it.
+    # A batch ends where the next one begins, so batches before the one that holds the limit end at or below the limit.
     stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
     if first >= stop:
         return None

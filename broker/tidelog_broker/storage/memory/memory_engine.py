@@ -38,7 +38,7 @@ _FILE: Final = struct.Struct("<4sIQ16sIQQI")
 _CRC: Final = struct.Struct("<I")
 _VERSION: Final = 1
 _RESERVED_BYTES: Final = 64 * KIB
-"""How much memory a store reserves at once, so that most groups need not take the engine's lock."""
+"""Memory that a store reserves at once, if that much is left, so that most groups need not take the engine's lock."""
 _CALLS: Final[frozenset[Call]] = frozenset({"reserve", "append", "sync", "read", "find", "delete_oldest"})
 
 

@@ -45,11 +45,11 @@ from tidelog_broker.storage.segment.scan import SegmentScan, examine_tail, read_
 from tidelog_broker.storage.segment.sealed_segment import try_load_index
 
 Severity = Literal["damage", "torn", "note"]
-"""Damaged bytes were synced; torn ones, at the end of the log, were not: the next start truncates them. A note needs
-no action."""
+"""`damage`: synced bytes are missing or wrong; `torn`: there are unsynced bytes at the end of the log, which the next
+start truncates; `note`: no action is needed."""
 
 Role = Literal["log", "fill", "making", "old", "aside"]
-"""Whether an epoch's directory is in the log, is being fetched or compacted, is an older version, or was set aside."""
+"""Roles of an epoch's directory: in the log, being fetched, being compacted, an older version, or set aside."""
 
 _ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making"}
 """Roles by the suffix of the directory's name."""

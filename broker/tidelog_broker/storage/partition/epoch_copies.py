@@ -174,7 +174,7 @@ class EpochCopies:
             return True
         self.add_complete_copies()
         if epoch in self._copies and copy.target.start == copy.target.end:
-            # An epoch without records needs no files: its neighbours are contiguous.
+            # An epoch without records needs no files: the epochs before and after it are contiguous.
             self.abandon_copy(epoch)
             return True
         return self._held.log_of(epoch) is not None
@@ -345,7 +345,7 @@ class EpochCopies:
         epoch, end_offset = copy.target.epoch, copy.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":
-            # After a restart the epoch was opened as the newest one, and without its decided end.
+            # After a restart the epoch was opened as the newest one, without its decided end, so it is not sealed yet.
             newest.seal()
         del self._copies[epoch]
         self._note_detached()
@@ -367,7 +367,7 @@ class EpochCopies:
     def _take_place_of(self, old: EpochStore, copy: PartialCopy, decided: int) -> None:
         """Replace the log's older version of an epoch by a complete copy."""
         if copy.log.start_offset > old.start_offset:
-            # These epochs are not contiguous with the copy; retention deletes them.
+            # The epochs before `old` are not contiguous with the copy, so they leave the log; retention deletes them.
             self.demote(self._held.epochs.index(old))
         del self._copies[old.epoch]
         copy.log.close()

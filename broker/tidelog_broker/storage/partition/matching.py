@@ -39,7 +39,7 @@ PROBE_BYTES: Final = 16 * KIB
 RECENT_MAX: Final = 16
 """Maximum number of batches whose matching records a partition keeps after a search for the newest record."""
 RECENT_BYTES_MAX: Final = 4 * KIB
-"""Maximum size of the matching records of one batch that are kept, as columns."""
+"""Maximum size (as columns) of a batch's matching records; larger ones are not kept."""
 _NAMED_MAX: Final = 256
 """Maximum number of batches that one index lookup returns."""
 

@@ -63,7 +63,7 @@ def read_batches(
     """
     index = opened.index
     first = index.slot_of(offset)
-    # A batch ends where the next one begins, so those before the batch that holds the limit end at or below it.
+    # A batch ends where the next one begins, so batches before the one that holds the limit end at or below the limit.
     stop = index.slots_below(end_offset)
     if limit_offset < end_offset:
         stop = min(stop, index.slot_of(limit_offset))
