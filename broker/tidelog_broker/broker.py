@@ -234,8 +234,8 @@ class Broker:
     def _refuse_directory(self, why: str, is_final: bool) -> None:
         """Stop this node, because other nodes have proven that its data directory is an older copy.
 
-        Later starts are refused too: with `is_final` by a mark in the directory; otherwise by the journal of
-        incarnations, until the incarnation that proves the directory old is withdrawn.
+        Later starts are refused too: with `is_final` by a mark in the directory, if it was ever admitted; otherwise by
+        the journal of incarnations, until the incarnation that proves the directory old is withdrawn.
         """
         self.cluster.withdraw()
         if is_final and self.dir.admitted:
@@ -587,6 +587,7 @@ async def open_broker(
 
     Raises:
         ProtocolError: a journal is damaged or cannot be read.
+        SettingsError: a file that the settings name cannot be used.
     """
     broker = Broker(
         settings,

@@ -57,7 +57,7 @@ class Health:
         self.disk_full = False
         """Whether the disk has no space for appends, or a publish was recently refused because it had none."""
         self.no_quorum: Sequence[str] = ()
-        """Local partitions without enough reachable replicas for a quorum."""
+        """Names of the local partitions without enough reachable replicas for a quorum."""
 
     def beat(self) -> None:
         """Record that the event loop is responsive."""

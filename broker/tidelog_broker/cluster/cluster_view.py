@@ -203,7 +203,11 @@ class Cluster:
         return lacks_owner(active, self._entries(), alive=self._available())
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, partitions: range) -> list[pb.EpochDescriptor]:
-        """Return the first epochs of new partitions of a topic."""
+        """Return the first epochs of new partitions of a topic.
+
+        Raises:
+            NoPersistenceError: no registered node stores copies.
+        """
         wishes, entries, alive = replication_settings(config), self._entries(), self._available()
         return [
             first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)

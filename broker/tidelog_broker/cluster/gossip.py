@@ -36,7 +36,7 @@ _FORGED: Final = "not signed with this cluster's secret"
 
 
 class _LogBackOff(NamedTuple):
-    """The log back-off of one reason for drops: the time of the next log line, and the interval before it."""
+    """Limits the log lines about datagrams dropped for one reason: the time of the next, and the interval before it."""
 
     at_s: float
     wait_s: float

@@ -234,7 +234,8 @@ class IncarnationRegistry:
             log.warning(
                 "start %d of this data directory was withdrawn, because the cluster refused it; these nodes have not "
                 "confirmed the withdrawal: %s. If this directory is a copy, they refuse the original directory until "
-                "they have learned of the withdrawal",
+                "another node reports the withdrawal; if they still refuse it, start that node with --replace in an "
+                "empty directory",
                 boot_counter(self.own.now.incarnation),
                 ", ".join(sorted(self.offered_to)),
             )

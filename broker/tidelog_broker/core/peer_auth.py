@@ -1,4 +1,4 @@
-"""Mutual authentication of two nodes of a cluster, without I/O.
+"""Mutual authentication of two nodes of a cluster, without I/O. The messages:
 
     caller                                answerer
     PEER_HELLO (identity, nonce)      ->

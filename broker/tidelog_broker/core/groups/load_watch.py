@@ -35,7 +35,7 @@ WAIT_MAX_S: Final = 300.0
 RESET_S: Final = 600.0
 """Time without a rebalance by load after which the next one sets the minimum age to twice `WAIT_MIN_S`."""
 CHECK_INTERVAL_S: Final = 2.0
-"""Interval of the cheap check for imbalance; the expensive computation of a new target backs off after failures."""
+"""Interval of the cheap check for imbalance; the expensive computation of a new target backs off if it gains little."""
 
 
 class LoadWatch:

@@ -1,4 +1,4 @@
-"""Proposer of a takeover: a node that ends an epoch and opens the next one.
+"""Proposer of a takeover: a node that ends an epoch and opens the next one. The phases of an attempt:
 
     idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► accepted
                              ▲                     │                   │                    │
@@ -54,14 +54,16 @@ PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     "opening": frozenset({"waiting", "sealing", "accepted"}),
     "accepted": frozenset({"idle"}),
 }
-"""Allowed transitions. A decision about the epoch, made by any node, returns to idle from every phase (`reset`).
+"""Allowed transitions between phases. A decision about the epoch, made by any node, returns to idle from every phase
+(`reset`). The phases are:
 
     idle        no attempt; an unsafe recovery continues with sealing, an owner's planned end with opening
     waiting     until its rank's delay or a back-off ends; a node that has retired from its own epoch skips pre-voting
     pre-voting  asks the others whether they miss the owner, too; repeated if there is better evidence meanwhile
     sealing     has a ballot and collects promises
     opening     has a value and collects accepts; an unsafe recovery may return to sealing
-    accepted    a quorum has accepted, so the value is decided; other live replicas get a short time to accept, too
+    accepted    the value is decided: accepted by a quorum, or by this node in an unsafe recovery; other live replicas
+                get a short time to accept, too
 """
 
 
@@ -107,7 +109,7 @@ class CandidateHost(Protocol):
         ...
 
     def decided(self, decision: bytes) -> None:
-        """Learn a decision that a quorum has accepted, and send it to the other nodes."""
+        """Learn a decision that has enough accepts, and send it to the other nodes."""
 
 
 class Candidate:

@@ -35,7 +35,8 @@ STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
     "asked": frozenset({"resting", "storing"}),
     "storing": frozenset({"storing", "resting", "asked"}),
 }
-"""Allowed transitions. A reply counts only in the state `asked`, and only one request is outstanding at a time.
+"""Allowed transitions. A reply counts only in the state `asked`, and only one request is outstanding at a time. The
+states are:
 
     resting  waits for its first request, the next source, or the node's bandwidth budget
     asked    waits for an answer; after the timeout the next source is asked

@@ -64,7 +64,7 @@ class Timing:
     sync_ahead_ms: int = 10_000
     """Maximum time for which a planned end waits for logs to be synced ahead."""
     all_ms: int = 100
-    """How long a planned end waits until all live replicas have accepted, if a publish with acks=all needs them."""
+    """How long a decision with enough accepts waits for all live replicas, if a publish with acks=all needs them."""
     unsafe_ms: int = 9000
     """Time limit of a recovery without a quorum."""
     rank_delay_ms: int = 200

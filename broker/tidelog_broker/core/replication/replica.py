@@ -526,7 +526,7 @@ class Replica:
     # --- the chain -------------------------------------------------------------------------------------
 
     def decided(self, decision: bytes) -> None:
-        """Enter the epoch that a quorum has accepted, and send the decision to its replicas."""
+        """Enter the next epoch by a decision with enough accepts, and send it to the replicas of both epochs."""
         old, first_epoch = self.state.active, self.state.active.epoch
         self._learner.learn(self.state.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.state.active.placement]):

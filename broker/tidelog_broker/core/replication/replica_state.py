@@ -47,7 +47,7 @@ PARTICIPATION_TRANSITIONS: Final[Mapping[Participation, frozenset[Participation]
     "halted": frozenset({"participating", "halted", "halted permanently"}),
     "halted permanently": frozenset({"halted permanently"}),
 }
-"""Allowed transitions. The first reason of a halt is kept.
+"""Allowed transitions. The first reason of a halt is kept. The states are:
 
     participating       votes, and sends and accepts records
     halted              does neither in this epoch, because its copy is wrong; the next epoch ends this (`enter`)
@@ -64,7 +64,7 @@ ROLE_TRANSITIONS: Final[Mapping[Role, frozenset[Role]]] = {
     "owner": frozenset({"retiring"}),
     "retiring": frozenset(),
 }
-"""Allowed transitions within an epoch. After a decision the role is outsider or follower again (`enter`).
+"""Allowed transitions within an epoch. After a decision the role is outsider or follower again (`enter`). The roles:
 
     outsider    not in the epoch's placement
     follower    in the placement: accepts appends of the owner, promises and accepts ballots
