@@ -224,7 +224,7 @@ class RequestPipeline:
             return
         state = scope.setdefault("state", {})
         began_s = state.get("began_s") or time.monotonic()
-        # Other ASGI servers do not pass an output per connection.
+        # Only the gateway's own server passes the output of the connection.
         answer = ResponseReservation(
             state.get("outlet") or ConnectionOutput(self._outgoing, self._slow_timeout_s), receive
         )

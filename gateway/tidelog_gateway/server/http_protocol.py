@@ -288,7 +288,7 @@ class HttpConnection(asyncio.Protocol):
             problem = Problem(400, "malformed_request", str(error), headers={"Connection": "close"})
             if self._exchange is None or not self._body_is_coming():
                 self._answer_and_close(problem)
-            # Refused already: the client would take a second answer for the answer to its next request.
+            # The request was refused already: the client would take another answer for that to its next request.
             elif self._exchange.response_complete:
                 self.transport.close()
             else:
@@ -308,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
         self._looked_bytes = 0
         raw, self._pending = pending[:end], pending[end:]
         head = self._heads.parse(raw)
-        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to upgrade to another protocol is answered as it is.
+        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to upgrade to another protocol is answered over HTTP.
         if head.upgrade == b"websocket" and head.version == "1.1":
             self._become_websocket(head)
             return False

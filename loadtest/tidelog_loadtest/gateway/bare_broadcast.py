@@ -1,7 +1,7 @@
 """Probes of live delivery below the framework: a WebSocket server that only writes frames to all clients.
 
-The server is uvicorn with the event loop and the protocol of the gateway. One connection, the feed, determines the frames that
-all others receive, without credits, positions or limits.
+The server is uvicorn with the event loop and the protocol of the gateway. One connection, the feed, determines the
+frames that all others receive, without credits, positions or limits.
 
 - The text `relay TEXT` on a WebSocket to `/feed` is broadcast once.
 - The text `repeat RATE COUNT TEXT` on it is broadcast COUNT times, RATE times a second, from memory.
