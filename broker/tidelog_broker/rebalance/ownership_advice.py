@@ -91,7 +91,7 @@ class _BackOff:
 
 
 class Advice:
-    """Applies exponential back-off to an adviser's plans: each move doubles the time until the next move of a partition.
+    """Applies exponential back-off to an adviser's plans: each move doubles the time until a partition moves again.
 
     The back-off is reset if nothing was moved for `AGAIN_S_MAX` longer than that.
     """
