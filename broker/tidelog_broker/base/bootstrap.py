@@ -1,4 +1,6 @@
-"""The bootstrap file that founds a cluster; every founder gets the same file. Its format:
+"""The bootstrap file that founds a cluster; every founder gets the same file.
+
+Its format:
 
     {"format_version": 1, "cluster_id": "32 hex digits", "name": "orders", "nodes": [
         {"node_id": "log1", "host": "log1.example.org", "port": 7400, "gossip_port": 7400, "zone": "east",

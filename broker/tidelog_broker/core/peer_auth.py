@@ -1,4 +1,6 @@
-"""Mutual authentication of two nodes of a cluster, without I/O. The messages:
+"""Mutual authentication of two nodes of a cluster, without I/O.
+
+The messages of a handshake:
 
     caller                                answerer
     PEER_HELLO (identity, nonce)      ->

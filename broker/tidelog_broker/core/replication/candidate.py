@@ -1,4 +1,6 @@
-"""Proposer of a takeover: a node that ends an epoch and opens the next one. The phases of an attempt:
+"""Proposer of a takeover: a node that ends an epoch and opens the next one.
+
+The phases of an attempt:
 
     idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► accepted
                              ▲                     │                   │                    │
