@@ -215,7 +215,7 @@ class SharedFeed:
                 taken = self._whole_at_once(batch, taken)
                 if taken is None:
                     return False
-            # The batch's property costs a call, so it is read only if it is used: in a partition that is new to the ring.
+            # The batch's property costs a call, so it is read only if needed: in a partition that is new to the ring.
             first_offset = header.base_offset if partition in ring.positions else batch.base_offset
             self._append(partition, first_offset, header.base_offset + header.last_offset_delta + 1, taken)
             if self._ahead.reserved_bytes:

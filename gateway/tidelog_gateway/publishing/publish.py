@@ -85,7 +85,7 @@ async def publish_each(gateway: Gateway, topic: str, records: Records) -> list[O
     async with gateway.producers.use(topic) as place:
         outcomes = await _publish_once(place, records)
         if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
-            # The topic may have been recreated since the producer was opened. Nothing was written, so repeating is safe.
+            # The topic may have been recreated since the producer was opened. Nothing was written, so a retry is safe.
             await place.again()
             outcomes = await _publish_once(place, records)
     assert len(outcomes) == len(records), "every record has an outcome"

@@ -33,7 +33,7 @@ class Records:
 
     @classmethod
     def of(cls, count: int, size_bytes: int) -> Records:
-        """Return records with about 20 records per key; values are distinct if they have room for the record's number."""
+        """Return records with about 20 records per key; values are distinct if the record's number fits into them."""
         pad = b"x" * size_bytes
         values = [(b"%d " % number + pad)[:size_bytes] for number in range(count)]
         return cls(values, [b"user-%d" % (number * 7919 % max(1, count // 20)) for number in range(count)])
