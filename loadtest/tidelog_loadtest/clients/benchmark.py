@@ -109,7 +109,8 @@ class ClientResult:
     """The measured runs of each loop.
 
     Attributes:
-        kafka_version: version of confluent-kafka; None without a Kafka broker."""
+        kafka_version: version of confluent-kafka; None without a Kafka broker.
+    """
 
     plan: ClientPlan
     kafka_version: str | None = None

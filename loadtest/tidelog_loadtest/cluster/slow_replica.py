@@ -83,7 +83,8 @@ class SlowPlan:
     def bytes_to_warm(self) -> int:
         """Bytes to write before the measurement: `warm_bytes`, by default a full log and two more segments.
 
-        The default is 0 if retention is unlimited."""
+        The default is 0 if retention is unlimited.
+        """
         if self.warm_bytes is not None:
             return self.warm_bytes
         return self.retention_bytes + 2 * SEGMENT_BYTES_DEFAULT if self.retention_bytes else 0
