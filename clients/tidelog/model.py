@@ -248,7 +248,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A result of `list_offsets`.
+    """The offset of a point in the log, as `list_offsets` returns it.
 
     Attributes:
         offset: the requested offset: the log start, the high watermark, or that of the first record with the timestamp
@@ -288,7 +288,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A result of `fetch`.
+    """The batches that a `fetch` has read, and where to continue.
 
     Attributes:
         batches: whole batches with records, in order; the first one is trimmed to the requested offset.

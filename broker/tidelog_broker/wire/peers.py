@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Peers:
-    """The authenticated incoming connections of other nodes.
+    """Registers the authenticated incoming connections of other nodes, one per node, and closes outdated ones.
 
     Args:
         received: called with the one-way messages of each node, in the order in which the node sent them; dropped ones

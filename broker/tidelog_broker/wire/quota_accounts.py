@@ -35,7 +35,7 @@ _Key = tuple[str, str]
 
 
 class Accounts:
-    """All accounts of one node.
+    """Creates, finds and forgets the accounts of one node.
 
     Args:
         now_s: a monotonic clock, in seconds.

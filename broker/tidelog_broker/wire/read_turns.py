@@ -80,7 +80,7 @@ class Divided(Protocol):
 
 
 class RemainingWork:
-    """The remaining slices of a connection's last request."""
+    """Runs the remaining slices of a connection's last request."""
 
     __slots__ = ("request",)
 

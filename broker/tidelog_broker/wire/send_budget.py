@@ -66,7 +66,7 @@ class _Write:
 
 
 class SendBacklog:
-    """The unsent bytes of one connection."""
+    """Tracks the unsent bytes of one connection, and decides whether more may be read or sent for it."""
 
     __slots__ = (
         "_outgoing",

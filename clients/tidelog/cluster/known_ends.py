@@ -1,8 +1,8 @@
 """The log ends that a client knows, from acknowledgements, owners and received records.
 
 A lagging node answers a read as if the log ended earlier; the client compares the answer with the end it knows. The
-comparison holds within an epoch only, because a new epoch may begin without records that were lost with the replicas of
-the last one.
+comparison holds within an epoch only, because a new epoch may begin without records of the previous epoch
+that were lost with its replicas.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _NAMES: Final[dict[pb.Assignor, Assignor | None]] = {number: name for name, numb
 
 
 class Groups:
-    """The consumer groups of a cluster: `Client.groups`.
+    """Administers the consumer groups of a cluster; available as `Client.groups`.
 
     Args:
         router: the client's router.

@@ -91,7 +91,11 @@ assert BATCH_RECORDS_TARGET <= BATCH_RECORDS_MAX
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Options of all queues of a producer. `producer_id`, the initial one, is not 0, so that retries are recognised."""
+    """The options that all partition queues of a producer share.
+
+    Attributes:
+        producer_id: the initial producer id; not 0, so that nodes recognise retries.
+    """
 
     producer_id: int
     codec: Codec = Codec.NONE
@@ -251,7 +255,7 @@ class PartitionQueue:
             self._backoff.reset()
 
     def _full(self) -> bool:
-        """Return whether the next batch need not wait for more: it is full or large, or one more chunk would not fit."""
+        """Return whether the next batch need not wait for more: it is full or large, or another chunk would not fit."""
         if not self._queue:
             return False
         options, first, last = self._options, self._queue[0], self._queue[-1]

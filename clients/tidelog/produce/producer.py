@@ -391,7 +391,7 @@ class Producer:
 
         Raises:
             UnknownTopicError: the topic does not exist.
-            ProducerFencedError: other producers with the name kept beginning at the same time.
+            ProducerFencedError: other producers with the name kept beginning, or a later piece of `Work` has begun.
             TidelogError: no node answered in time.
         """
         if self._known_route(None) is not None:
