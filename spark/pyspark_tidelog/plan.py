@@ -95,7 +95,12 @@ def starts_of(options: ReadOptions, client: Client, losses: Losses) -> StreamPos
 
 
 def bounds_of(options: ReadOptions, client: Client, *, all_named: bool = False) -> PartitionBounds:
-    """Return the current bounds of the chosen partitions, without topics that do not exist.
+    """Return the current bounds of the chosen partitions that exist.
+
+    Args:
+        options: the parsed options.
+        client: sends the requests.
+        all_named: whether all topics and partitions that the options name must exist.
 
     Raises:
         OptionError: with `all_named`, a topic or partition named in the options does not exist.

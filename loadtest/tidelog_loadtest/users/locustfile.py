@@ -142,7 +142,7 @@ class StreamUser(User):
 
     @task
     def receive(self) -> None:
-        """Read one event; if it has records, report the age of the last one. An error is reported and ends this user."""
+        """Read one event; if it has records, report the age of the last one. An error is reported and ends the user."""
         failure: Exception | None = None
         data, latency_ms = b"", 0.0
         try:

@@ -88,7 +88,7 @@ class Telemetry:
         Args:
             name: name of the span.
             kind: its OpenTelemetry kind.
-            contexts: W3C `traceparent` texts: the first becomes the parent, up to `TRACE_CONTEXTS_MAX` - 1 others links.
+            contexts: W3C `traceparent` texts: the first is the parent, up to `TRACE_CONTEXTS_MAX` - 1 others are links.
             attributes: attributes of the span.
         """
         parent, *others = [_context_of(each) for each in contexts[:TRACE_CONTEXTS_MAX]] or [Context()]

@@ -1,7 +1,8 @@
 """Certificate revocation lists (CRLs): parsing, validation, and checks of certificates on open connections.
 
 With revocation checks enabled, OpenSSL refuses a revoked certificate, but also every certificate whose CA has no list
-or only an expired one. A file that would do so for this side's own CA would refuse every peer, so it is refused.
+or only an expired one. If the lists would have this effect for this side's own CA, every peer would be refused, so the
+file of the lists is refused instead.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
     """Check the 8 bytes at `at` and return the lengths of what follows.
 
     Raises:
-        ProtocolError: FRAME_TOO_LARGE past a limit, MALFORMED_FRAME for lengths that contradict each other.
+        ProtocolError: FRAME_TOO_LARGE past a limit; MALFORMED_FRAME for lengths that contradict each other, and for the
+            first bytes of HTTP or TLS.
     """
     frame_bytes, envelope_bytes = PREFIX.unpack_from(buffer, at)
     if frame_bytes > frame_bytes_max:
