@@ -1,8 +1,8 @@
 """A WebSocket subscriber that counts received flights, and detects missing and repeated records.
 
-It implements the subprotocol `tidelog.v1.json`: it subscribes with some credit, and returns credit for the records that
-it has received. Offsets of a partition are contiguous, so a missing or repeated record changes a batch's first offset
-or the offset after its last record.
+The subscriber implements the subprotocol `tidelog.v1.json`: it subscribes with some credit, and returns credit for the
+records that it has received. Offsets of a partition are contiguous, so a missing or repeated record changes a batch's
+first offset or the offset after its last record.
 """
 
 from __future__ import annotations

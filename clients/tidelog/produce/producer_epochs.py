@@ -1,8 +1,8 @@
 """Writing a producer epoch into partitions, which fences older instances of the producer in these partitions.
 
 The owner of a partition appends a control batch with the epoch and answers once it is committed, so every later owner
-knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. It does not append
-an epoch that the partition already has.
+knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. An epoch that the
+partition already has is not appended again.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The name determines the producer id, so all instances write under one id, and the producer epoch orders them. Partition
 0 decides which instance is the newest: an instance writes an epoch there that is above the newest one. The owner
-refuses an older epoch and returns the newest. A delayed request of an instance that has failed has an epoch below
-that of every instance that began since, so it fences none of them. Then the instance writes the same epoch into all
-other partitions. After that no partition stores a batch of an older instance, even one that is still in transit.
+refuses an older epoch and returns the newest. A delayed request of an instance that has failed has an epoch below that
+of every instance that began since, so it fences none of them. Then the instance writes the same epoch into all other
+partitions. After that no partition stores a batch of an older instance, even one that is still in transit.
 
 In a partition that was added later, older instances are fenced before the first batch is sent: first the instance
 writes its epoch into partition 0, which confirms that it is still the newest, then into the new partition. A newer

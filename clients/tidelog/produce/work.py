@@ -1,8 +1,9 @@
 """Names of producers, and the producer ids and epochs that are derived from them.
 
-The name determines the producer id, so all producers with the same name are instances of one producer. Their epochs, in
-steps of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of epochs above
-those of all earlier pieces, until the epochs of a producer id are used up: then later pieces have another id.
+The name determines the producer id, so all producers with the same name are instances of one producer. The epochs of
+instances, in steps of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of
+epochs above those of all earlier pieces, until the epochs of a producer id are used up: then later pieces have another
+id.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 PARTITIONS_PER_SUBSCRIPTION: Final = 1_024
 """Maximum number of partitions of a subscription, which takes some milliseconds to prepare and to check."""
 SUBSCRIPTIONS_PER_NODE: Final = 4
-"""When a node has this many more subscriptions than its partitions need, its partitions are resubscribed together."""
+"""Number of surplus subscriptions of a node, more than its partitions need, at which they are merged."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 

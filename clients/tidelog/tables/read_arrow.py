@@ -5,7 +5,7 @@
     reader = tidelog.read_arrow("flights", columns=["key", "value"])
 
 All of these libraries accept a `pyarrow.RecordBatchReader`. The offset ranges of the reader are fixed when it is
-created. It reads on demand with one fetch ahead, so memory is bounded for topics of any length.
+created. The reader fetches on demand with one fetch ahead, so memory is bounded for topics of any length.
 """
 
 from __future__ import annotations

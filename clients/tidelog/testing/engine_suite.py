@@ -6,10 +6,10 @@
         def make_engine(self, volume):
             return MyEngine(volume)
 
-pytest runs the inherited tests with the engine that `make_engine` returns. They need the extra `broker`. An engine that
-passes them has the properties that its `Capabilities` declare; a test of a property that is not declared is skipped.
-`tidelog_broker.storage.engine` describes the interface, and `ScannedReading` in its module `scanned` is a reader for
-engines without indexes.
+pytest runs the inherited tests with the engine that `make_engine` returns. The tests need the extra `broker`. An engine
+that passes them has the properties that its `Capabilities` declare; a test of a property that is not declared is
+skipped. `tidelog_broker.storage.engine` describes the interface, and `ScannedReading` in its module `scanned` is a
+reader for engines without indexes.
 """
 
 from __future__ import annotations

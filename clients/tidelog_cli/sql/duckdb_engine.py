@@ -1,7 +1,7 @@
 """The DuckDB engine, in this process: topics are views over Arrow scans, created for the tables of a statement.
 
 DuckDB keeps intermediate results (groups, sorted rows) in a bounded part of memory, and spills the rest to a temporary
-directory. It does not download extensions.
+directory. DuckDB does not download extensions.
 """
 
 from __future__ import annotations
