@@ -129,7 +129,7 @@ class CompactedVersions:
         self._finished_versions = {one.epoch: one for one in made}
 
     async def converge(self) -> None:
-        """Replace the copies in the log by the newest decided versions, in the order of the decisions, then of the epochs.
+        """Replace the copies in the log by the newest decided versions, earliest decision first.
 
         A copy is not replaced while an older epoch still needs it as an input of its own newest version: otherwise
         neither this node nor one that fetches the copy could write that version any more. Nothing is replaced while a
