@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 """Interval of checks for expired sessions, changed topics and lost ownership."""
 RULES_LOOK_S: Final = 0.5
-"""Delay between a change of access rules and the check of assignments. All nodes should know the rules by then, so that a
-member is not assigned a partition that a node still refuses to it."""
+"""Delay between a change of access rules and the check of assignments. All nodes should know the rules by then, so that
+a member is not assigned a partition that a node still refuses to it."""
 LOADS_LOOK_S: Final = 1.0
 """Interval of checks whether measured loads justify a new assignment."""
 WAIT_SHARE: Final = 3
