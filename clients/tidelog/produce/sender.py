@@ -325,7 +325,8 @@ class Sender:
     async def _find_owner(self, queue: PartitionQueue) -> None:
         """Fence older instances if needed, look for the owner of a queue's partition and connect to that node.
 
-        Records that expire meanwhile fail; an error that is not retriable fails all records of the queue.
+        Records that expire meanwhile fail. An error that is not retriable, or no reachable node for the client's
+        timeout, fails all records of the queue.
         """
         backoff, began = Backoff(longest_s=RETRY_S_MAX), self._loop.time()
         try:

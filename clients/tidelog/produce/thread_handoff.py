@@ -53,7 +53,13 @@ class ProducerInternals(NamedTuple):
 
 
 class _ThreadState(threading.local):
-    """Size of this thread's last refused record, and the memory that is reserved for it."""
+    """The state of one thread that puts records.
+
+    Attributes:
+        refused_bytes: size of the last record that did not fit the buffer.
+        reservation: a list with the size of the memory that `ready` has reserved; empty after the reservation expired;
+            None without a reservation.
+    """
 
     refused_bytes = 0
     reservation: list[int] | None = None

@@ -53,7 +53,7 @@ class Decoding(NamedTuple):
         on_undecodable: str,
         dead_letter: str | None,
     ) -> Decoding:
-        """Check the arguments of `Client.consumer`.
+        """Check the arguments of `Client.consumer` for decoding, and return the decoding.
 
         Raises:
             InvalidRequestError: an argument has an invalid value.

@@ -70,7 +70,7 @@ class Reader(Protocol):
         """Handle a partition that cannot be read further."""
 
     def topic_deleted(self, topic: str, error: TidelogError) -> None:
-        """Handle the deletion of a topic that is read, or its replacement by another of its name."""
+        """Handle the deletion of a topic that is read, or its replacement by a topic with the same name."""
 
     def broken(self, error: BaseException) -> None:
         """End reading with an error."""

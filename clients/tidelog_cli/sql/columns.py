@@ -296,7 +296,7 @@ class Dialect:
         whole: expression for the part of a number before its decimal point.
         raises: the function that fails with a message.
         reports: expression that is null, and reports a topic, a field, its column's type and a text that the column
-            does not hold.
+            cannot represent.
     """
 
     types: Mapping[FieldKind, str]

@@ -162,7 +162,7 @@ class DuckDbEngine:
         return int(count)
 
     def notes(self) -> list[str]:
-        """Return notes about values that were null in the last answer, because the columns do not hold them."""
+        """Return notes about values that were null in the last answer, because their columns cannot represent them."""
         return self._nulls.notes()
 
     def _report(self, topic: str, name: str, column_type: str, partition: int, offset: int, text: str) -> str:  # noqa: PLR0917 - called by DuckDB
