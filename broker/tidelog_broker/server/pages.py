@@ -156,8 +156,7 @@ def _ended(page: Page) -> Page:
 def all_items(
     topics: TopicRegistry, cursor: pb.TopicCursor | None, *, internal: bool, session: Session | None = None
 ) -> Iterator[Item]:
-    """Yield the topics that `session` may see (all if it is None), starting at a cursor; internal ones if `internal`.
-    """
+    """Yield the topics that `session` may see (None: all) from a cursor on; internal ones only if `internal`."""
     for record in topics.live_from(cursor.topic if cursor is not None else ""):
         if (internal or not record.name.startswith(INTERNAL_PREFIX)) and (
             session is None or session.may_see(record.name)

@@ -116,7 +116,7 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
 async def logged_in(
     broker: Broker, authenticator: Authenticator, login: Login, credentials: pb.Credentials
 ) -> tuple[Session, str]:
-    """Return the session of a client that has proven its password, and the node's own proof.
+    """Return the session of a client that has proven its password, and the node's SCRAM proof for the client.
 
     Raises:
         ProtocolError: UNAUTHENTICATED for credentials other than SCRAM; see `ScramLogins.finish`; EPOCH_CHANGING if

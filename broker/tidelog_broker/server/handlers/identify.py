@@ -91,7 +91,7 @@ def _challenge(
 async def _proven(
     broker: Broker, authenticator: Authenticator, message: pb.Identify, gateway: Session
 ) -> tuple[Session, str]:
-    """Return the session of a caller that has proven its password, and the node's own proof.
+    """Return the session of a caller that has proven its password, and the node's SCRAM proof for the caller.
 
     Raises:
         ProtocolError: see `logged_in`.

@@ -144,8 +144,7 @@ def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | No
 
 
 async def _until_changed(broker: Broker, request: Request) -> None:
-    """Hold a request until this node has newer metadata, the wait is over, the client disconnects, or the node stops.
-    """
+    """Hold a request until this node has newer metadata or stops, the client disconnects, or the wait is over."""
     message = request.envelope.metadata
     wait_s = min(message.wait_ms, WAIT_MS_MAX) / 1000
     with broker.route_news.listening(message.known, wait_s=wait_s) as held:

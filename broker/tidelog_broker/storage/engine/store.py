@@ -246,7 +246,7 @@ class EpochStore(ABC):
 
     @abstractmethod
     def truncate_to_valid_prefix(self) -> None:
-        """Truncate a store in LIMBO at its damage: it stays in LIMBO but takes appends.
+        """Truncate a store in LIMBO at its damage: it stays in LIMBO but takes appends of the missing records.
 
         Raises:
             DiskFullError: no space; nothing was truncated.
@@ -325,12 +325,12 @@ class Engine(ABC):
         """
 
     def is_deleted(self, names: Sequence[str]) -> bool:
-        """Return whether a directory that contains these file names is what an interrupted deletion has left."""
+        """Return whether a directory that contains these file names is the remains of an interrupted deletion."""
         del names
         return False
 
     def forget(self, directory: Path) -> None:
-        """Release what the engine keeps outside of a directory, which is about to be removed; its store is closed."""
+        """Release the data that the engine keeps outside a directory that is about to be removed; its store is closed."""
         del directory
 
 

@@ -89,7 +89,11 @@ class DeferredSyncs:
     # ------------------------------------------------------------------------------------ names
 
     def defer_names_sync(self, first: Callable[[], None] | None = None) -> None:
-        """Defer a sync of the directory, and `first` before it. The caller has just called `sync_names`."""
+        """Defer a sync of the directory. The caller has just called `sync_names`.
+
+        Args:
+            first: called right before the sync; None if nothing has to be done first.
+        """
         assert self._names is None or self._names.is_done, "the last change of names is not durable yet"
         owed = self._names = DeferredSync(partial(self._sync_directory, first), self._note)
         if self._disk.namer is not None:

@@ -335,7 +335,7 @@ class EpochLog(EpochStore):
         self._held.damage, self.is_repairing = None, False
 
     def truncate_to_valid_prefix(self) -> None:
-        """Truncate a log in LIMBO at its damage: it stays in LIMBO but takes appends.
+        """Truncate a log in LIMBO at its damage: it stays in LIMBO but takes appends of the missing records.
 
         Raises:
             DiskFullError: no space for the repair marker; nothing was truncated.

@@ -244,7 +244,7 @@ class RecordIndexes:
         return next((log for log in self._held.epochs if log.epoch == epoch and isinstance(log, EpochLog)), None)
 
     def _index(self, epoch: EpochLog, segment: Segment, columns: list[TextColumn]) -> bool:
-        """Continue the indexes of a segment; return whether that took so long that this task must end."""
+        """Extend the indexes of a segment; return whether that took so long that this task must end."""
         with epoch.segment_reader.lease(segment) as opened:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))

@@ -127,7 +127,7 @@ class MemoryEngine(Engine):
         )
 
     def is_deleted(self, names: Sequence[str]) -> bool:
-        """Return whether a directory that contains these file names is what an interrupted deletion has left."""
+        """Return whether a directory that contains these file names is the remains of an interrupted deletion."""
         return FILE_NAME not in names
 
     def forget(self, directory: Path) -> None:

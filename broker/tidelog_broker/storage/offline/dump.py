@@ -32,7 +32,7 @@ class DumpedBatch:
 def dump(
     fs: FileSystem, path: Path, *, from_offset: int = 0, to_offset: int | None = None
 ) -> Iterator[DumpedBatch | Finding]:
-    """Yield the batches of a log's segments in order, each segment followed by its faults.
+    """Yield the batches of a log's segments in order, without control batches, each segment followed by its faults.
 
     Directories outside the log (partial copies, copies set aside) are skipped, unless `path` is such a directory or one
     of its segments.

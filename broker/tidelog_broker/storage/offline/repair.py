@@ -129,7 +129,7 @@ def _at(found: Repair, epoch: int, end_offset: int, copy: Path | None = None) ->
 
 
 def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
-    """Truncate, after copying the damaged epoch beside the log, unless an interrupted run has made the copy."""
+    """Copy the damaged epoch beside the log, unless an interrupted run has made the copy, and truncate the epoch."""
     assert found.epoch is not None
     newest = log.active
     assert newest is not None

@@ -56,7 +56,7 @@ class EpochCopies:
         or_digests: Sequence[int] = (),
         engine: str = SEGMENT,
     ) -> LogPosition:
-        """Begin or resume the copy of an epoch that is decided and incomplete in the log; return its end.
+        """Begin or resume the copy of an epoch whose end is decided; return the end of the copy.
 
         Args:
             epoch: the epoch to copy. If it is the newest one of the log and ends before `end_offset`, it leaves the log
@@ -144,8 +144,8 @@ class EpochCopies:
         """Add a complete copy to the log, durably, and every other complete one that becomes contiguous.
 
         Args:
-            decided: if the log has an older version that the copy replaces, the epoch at whose end this one was
-                decided; None if it has none.
+            decided: the epoch at whose end the copy's version was decided, if the copy replaces an older version in
+                the log; otherwise None.
 
         Returns:
             Whether the epoch is in the log now, or has no records and so needs no files. If not, an epoch between the
@@ -236,7 +236,8 @@ class EpochCopies:
     def is_overtaken(self, offset: int) -> bool:
         """Return whether the log ends before a complete copy, and only records below `offset` are missing in between.
 
-        Retention has deleted these records on all nodes, so the log can never reach the copy. Thread-safe.
+        If `offset` is the partition's log start, retention has deleted these records on all nodes, so the log can never
+        reach the copy. Thread-safe.
         """
         if self._held.limbo is not None or not self._held.epochs or self._held.end_offset >= offset:
             return False
@@ -397,7 +398,7 @@ class EpochCopies:
         return put_aside(fs, log.directory, reason)
 
     def _set_unreadable_aside(self, epoch: int, reason: str) -> Path:
-        """Set aside an epoch that could not be opened, and because of which older ones were not opened."""
+        """Set aside an epoch that could not be opened; older epochs are then opened, or become partial copies."""
         fs = self._held.disk.fs
         paths = epoch_dirs(fs, self._held.directory)
         for older, path in paths.items():

@@ -63,7 +63,7 @@ def keep_space(fs: FileSystem, directory: Path) -> None:
 
 
 def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Store `offset` durably, unless a higher one is stored. Not concurrently for the same partition.
+    """Store `offset` durably, unless a higher one is stored. Calls for the same partition must not overlap.
 
     Raises:
         DiskFullError: no space; the previous offset is still stored.

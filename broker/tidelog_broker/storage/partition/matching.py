@@ -45,7 +45,7 @@ _NAMED_MAX: Final = 256
 
 
 class ReadResult(NamedTuple):
-    """Batches of matching records, and the offset up to which the log was examined."""
+    """Batches reduced to the wanted records or columns, and the offset up to which the log was examined."""
 
     batches: list[memoryview]
     next_offset: int
@@ -58,7 +58,7 @@ class RecordFilter(NamedTuple):
     tag: str | None = None
 
     def column(self, columns: frozenset[TextColumn]) -> TextColumn | None:
-        """Return the column of `columns` whose index to use; None if none helps."""
+        """Return the column of `columns` whose index a lookup with this filter uses; None if none helps."""
         if self.key is not None and "key" in columns:
             return "key"
         return "tag" if self.tag is not None and "tag" in columns else None
@@ -225,7 +225,7 @@ class MatchingReader:
 
 
 class _RecentMatches:
-    """The matching records of the batches with the newest matches of the last searches: callers read them next.
+    """Cache of the matching records that the last searches for the newest match found: callers read them next.
 
     An entry is valid while the batch at its offset has the same stored header, which has the CRC of the body and the
     running digest. Thread-safe.

@@ -108,7 +108,7 @@ class NewestSearch:
         """Number of slices into which the keys are divided; a power of two."""
 
     def newest(self, start: int, part: int) -> Newest:
-        """Find the newest records from `start` on of the keys of a slice, whose number is `part`.
+        """Find the newest record from `start` on for each key in the slice with number `part`.
 
         Raises:
             DamagedError: a batch does not begin where the one before it ends.
@@ -167,7 +167,7 @@ class NewestSearch:
         return self._compared(rows.once_or_repeated(), part, unkeyed)
 
     def _compared(self, found: _OnceOrRepeated, part: int, unkeyed: UnkeyedRanges) -> Newest | None:
-        """Add the newest records of the keys whose hashes repeat to those of the others; None if too many repeat."""
+        """Complete a search by hash: compare the keys whose hashes repeat, unless too many do (then return None)."""
         repeated = found.repeated
         if len(repeated) > REPEATS_MAX * (len(repeated) + len(found.once)):
             return None
@@ -181,7 +181,7 @@ class NewestSearch:
     # --- by key ------------------------------------------------------------------------------------------
 
     def _by_key(self, keyed: Iterable[_Keyed], part: int, only: Offsets | None) -> tuple[Offsets, int]:
-        """Return the offsets of the newest record of each key of a slice, and the number of that slice.
+        """Return the offset of the newest record for each key in a slice, and the slice's number once it is halved.
 
         Args:
             only: consider the records at these offsets, ascending; None for all.

@@ -349,8 +349,12 @@ class PartitionLog:
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
         """Return the offset below which retention is to delete whole old segments; 0 if there are none. Thread-safe.
 
-        Segments are deleted that end at or below `below`, or that exceed `bytes_max` (0: no bound); none that ends
-        above `committed`, never the newest, and none in LIMBO.
+        Nothing is deleted in LIMBO, and the newest segment is never deleted.
+
+        Args:
+            below: segments that end at or below this offset are deleted.
+            bytes_max: the oldest segments are deleted while the log is larger than this; 0: no limit.
+            committed: segments that end above this offset are not deleted.
         """
         if self.limbo is not None:
             return 0
