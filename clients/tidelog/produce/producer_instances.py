@@ -91,7 +91,7 @@ class ProducerInstance:
             topic_id = route.topic_id
             written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
             if written.is_new_at(epoch):
-                # The confirmed metadata has every partition that an older instance knew.
+                # The confirmed metadata has every partition that an older instance knew, so all of them are fenced.
                 await self._router.refresh(self._topic, must_confirm=True)
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:

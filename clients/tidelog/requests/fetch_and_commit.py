@@ -95,7 +95,8 @@ async def fetch(
         try:
             return await router.retry_for_topic(topic, attempt, repeatable=True, partition=partition)
         except _QuotaExceeded as held:
-            # A used up quota is not a failure, so it has no time limit: the read continues when the quota allows it.
+            # An exhausted quota is not a failure, so the wait has no time limit: the read continues when the quota
+            # allows it.
             await asyncio.sleep(min(held.retry_after_s, QUOTA_RETRY_S))
 
 
