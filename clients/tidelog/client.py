@@ -335,11 +335,16 @@ class Client:
         Raises:
             InvalidRequestError: the node does not exist, stores data that others lack, or is the last one that stores
                 replicas.
+            ForbiddenError: the cluster has a single node.
         """
         await self._change_cluster(pb.ClusterChange(remove=node_id, accept_data_loss=accept_data_loss))
 
     async def rebalance(self) -> int:
-        """Start to move replicas and ownership to their preferred nodes; return how many partitions move."""
+        """Start to move replicas and ownership to their preferred nodes; return how many partitions move.
+
+        Raises:
+            ForbiddenError: the cluster has a single node.
+        """
         return (await self._change_cluster(pb.ClusterChange(rebalance=True))).moves
 
     async def finalize_level(self) -> int:
@@ -358,9 +363,11 @@ class Client:
         epoch must be replaced.
 
         Raises:
-            InvalidRequestError: the node does not exist, cannot be reached, or holds no suitable replica.
+            InvalidRequestError: the node does not exist, cannot be reached, or holds no suitable replica; or the
+                partition has its quorum.
             UnknownTopicError, UnknownPartitionError: the partition does not exist.
-            LimboError: the node's replica is damaged.
+            ForbiddenError: the cluster has a single node.
+            TimedOutError: the end of the epoch was not decided in time.
         """
         self._check_usable()
         return await cluster_operations.recover_unsafely(self._router, topic, partition, node_id)
@@ -467,6 +474,8 @@ class Client:
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            OffsetOutOfRangeError: a position is past the end of the log; `done` has the positions that are stored.
+            GroupNotEmptyError: the group has members, which alone may commit.
             InvalidRequestError: an argument is invalid.
         """
         self._check_usable()

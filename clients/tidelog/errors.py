@@ -372,7 +372,7 @@ class DiskFullError(NodeBusyError):
 
 
 class LimboError(NodeBusyError):
-    """The replica is being repaired and serves no requests."""
+    """The node's replica is halted, for example because its log is damaged; it takes no records until repaired."""
 
     default_code = pb.LIMBO
 

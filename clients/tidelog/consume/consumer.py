@@ -400,6 +400,7 @@ class Consumer:
             MemberFencedError: a partition is not assigned to this member; other positions may be stored. Also raised
                 once after the session has expired if records delivered before are not committed: members of the group
                 read them again. The consumer rejoins by itself.
+            OffsetOutOfRangeError: a position is past the end of the log; other positions may be stored.
             UnknownTopicError: a topic that was read was deleted; a topic recreated under its name has another id.
         """
         self._check_usable()
