@@ -493,8 +493,9 @@ class EpochLog(EpochStore):
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
             raise LimboError(
-                f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}; repair it from another "
-                "copy or a backup"
+                f"{self.directory} takes no appends: {damage.path} is damaged at byte {damage.position}: "
+                f"{damage.reason}; check it with: tidelog log verify; if no other node has the data: restore a backup, "
+                "or run tidelog log repair"
             )
         if self._active is None:
             raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
