@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""Without a configured limit, one address can take all slots but those divided by this number (three quarters)."""
+"""Without a configured limit, a single address cannot take the last 1/`ADDRESS_SHARE` of the slots."""
 
 
 class ConnectionSlot:

@@ -346,7 +346,7 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
 
 
 class _LastLog:
-    """Time of the last log line about a refused gateway: callers determine how often the gateway is refused."""
+    """Time of the last log line about a refused gateway, which limits their rate, as callers can cause refusals."""
 
     at_s = -math.inf
 

@@ -178,7 +178,7 @@ class Producers:
 
     Args:
         producer_limit: limit of producers, of all callers together.
-        delivery_timeout_s: time after which a record fails that was not stored.
+        delivery_timeout_s: time after which a record that is not stored yet fails.
     """
 
     def __init__(self, client: Client, *, producer_limit: ProducerLimit, delivery_timeout_s: float) -> None:

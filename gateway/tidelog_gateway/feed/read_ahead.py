@@ -23,7 +23,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import MIB
 
 AHEAD_BYTES: Final = 1 * MIB
-"""Limit of the bytes that a node may send ahead; it may exceed the limit by one batch."""
+"""Maximum number of bytes that a node may send ahead; the last batch may exceed it."""
 
 
 class Window(NamedTuple):

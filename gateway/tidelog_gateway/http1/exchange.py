@@ -160,7 +160,7 @@ class Exchange:
     # ----------------------------------------------------------------------------------------- for the connection
 
     def body_came(self, part: bytes, *, is_last: bool) -> int:
-        """Take a part of the body and return how many bytes wait for the application."""
+        """Take a part of the body and return how many bytes wait for the application; 0 while it collects them."""
         if part:
             self._body.append(part)
         if is_last:
@@ -232,9 +232,9 @@ class Exchange:
     async def collect_into(
         self, place: memoryview, came: Callable[[int], None], *, is_repeatable: bool = False
     ) -> bool:
-        """Receive the whole body directly into a buffer of its length; return whether it was received.
+        """Receive the whole body directly into a buffer of its length.
 
-        It is not if the client disconnects, or the response is complete, before the body's end.
+        Return False if the client disconnects, or the response is complete, before the body's end.
 
         Args:
             place: the buffer.

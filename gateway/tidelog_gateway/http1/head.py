@@ -186,7 +186,7 @@ def _shown(value: bytes) -> str:
 
 
 def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
-    """Set the attributes that the fields for the body and the connection determine.
+    """Set the attributes of a head that the fields in `framing` determine: those for the body and the connection.
 
     Raises:
         HeadError: the fields contradict each other.

@@ -2,9 +2,9 @@
 
 The status is 200 when every record is stored, 207 when some records are not, and the status of the error when all
 records fail with the same error. Requests share the caller's producer of the topic: their records join its open batch
-as lists, so that many requests gather in one native batch. Records that cannot join the open batch at once, such as
-while the buffer is full, are passed to the producer one by one if they are few (`LOOSE_RECORDS_MAX`) or if only some of
-them name a partition, which keeps their order, and else as columns.
+as lists, so that many requests gather in one native batch. Records that cannot join the open batch at once, for
+instance because the buffer is full, are passed to the producer as columns; but one by one if they are few
+(`LOOSE_RECORDS_MAX`), or if only some of them name a partition, because that keeps their order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
+"""Refusal of headers and query parameters that the gateway would otherwise ignore.
 
 Health, metrics, the web page `/ui` and the documentation allow any header, because load balancers and browsers add
 their own.

@@ -94,7 +94,7 @@ class Figures:
 
 @dataclass(slots=True)
 class GatewayResult:
-    """The figures of each workload and side, one entry per round; see the module."""
+    """The figures of each workload and side, one entry per round."""
 
     plan: GatewayPlan
     figures: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
