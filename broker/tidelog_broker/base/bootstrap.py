@@ -6,9 +6,9 @@ Its format:
         {"node_id": "log1", "host": "log1.example.org", "port": 7400, "gossip_port": 7400, "zone": "east",
          "roles": ["ingestion", "persistence"]}, ...]}
 
-It contains what must be agreed before `__meta` exists: the nodes that store `__meta` first, and the cluster's id, so
-that two clusters never mix. Nodes that join later use it only for the cluster id and for initial addresses; once
-`__meta` has a record of a node, that record takes precedence.
+The file contains the facts on which nodes must agree before `__meta` exists: the nodes that store `__meta` first, and
+the cluster's id, so that two clusters never mix. Nodes that join later use it only for the cluster id and for initial
+addresses; once `__meta` has a record of a node, that record takes precedence.
 
 Founders compare the SHA-256 of the file's canonical bytes when they connect, since founders with different files would
 create two histories of `__meta` under one name. The canonical bytes omit irrelevant differences (order, white space,

@@ -202,7 +202,7 @@ def _parse_request(head: bytes) -> _ParsedRequest | None:
 def _fields(lines: Sequence[str]) -> dict[str, str] | None:
     """Parse the fields of a head; return None if another parser could read them differently (RFC 9112, 5 and 6.3).
 
-    That includes folded lines, space before a colon, a repeated field of `_ONCE`, and an invalid length.
+    Such fields include folded lines, space before a colon, a repeated field of `_ONCE`, and an invalid length.
     """
     headers: dict[str, str] = {}
     for line in lines:

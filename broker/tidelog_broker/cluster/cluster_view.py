@@ -55,7 +55,7 @@ _MEMBERSHIP: Final = {
 
 
 class Cluster:
-    """Answers the replicas' questions about other nodes, and sends their messages.
+    """Answers the replicas' questions about other nodes, and sends the replicas' messages.
 
     Args:
         nodes: the registered nodes; empty without a cluster.
@@ -245,8 +245,8 @@ class Cluster:
     async def is_running(self, node_id: str, incarnation: int, *, timeout_s: float) -> bool | None:
         """Ask a node's address whether the process of one incarnation is running; return None if that is unknown.
 
-        It is unknown if the address does not answer in time and gossip reports that incarnation as alive: the node may
-        be slow, or unreachable from this node.
+        The state is unknown if the address does not answer in time and gossip reports that incarnation as alive: the
+        node may be slow, or unreachable from this node.
         """
         answering = await self._running_incarnation(node_id, timeout_s=timeout_s)
         if answering is not None:

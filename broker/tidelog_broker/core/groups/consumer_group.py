@@ -112,7 +112,7 @@ class ConsumerGroup:
         self._target_counts: Mapping[bytes, int] | None = None
         """Number of partitions by topic of the current target; None if it comes from a record."""
         self._target_topics: dict[str, frozenset[bytes]] = {}
-        """Topics available to each member when the target was computed. After a record is loaded, it is empty, and
+        """Topics available to each member when the target was computed. Empty after a record is loaded; then
         `check_topics` adds the current topics of each member whose principal is known."""
         self._needs_target = False
         self._target_is_new = False
@@ -468,7 +468,7 @@ class ConsumerGroup:
         return {member_id: member for member_id, member in self._members.items() if not member.replaced}
 
     def _available_topics(self) -> dict[str, Mapping[bytes, int]]:
-        """Return the available topics of each member, restricted to what its principal may read."""
+        """Return the available topics of each member, restricted to those that its principal may read."""
         return self._resolve_all({member_id: member.wish for member_id, member in self._current().items()})
 
     def _resolve_all(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:

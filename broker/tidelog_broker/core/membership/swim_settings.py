@@ -2,8 +2,8 @@
 
 `suspicion_ms` is longer than the longest pause of a live node on a busy machine, about half a second, because a false
 death moves partitions needlessly. `refused_suspicion_ms` can be short: a refused connection is nearly proof that the
-process has ended, because the kernel accepts connections for a busy process. It leaves two gossip rounds for the record
-of a process that was restarted elsewhere.
+process has ended, because the kernel accepts connections for a busy process. The timeout leaves two gossip rounds for
+the record of a process that was restarted elsewhere.
 """
 
 from __future__ import annotations

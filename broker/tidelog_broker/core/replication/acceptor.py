@@ -4,9 +4,9 @@ A promise or an accept is durable before it is answered. A promise and the repor
 the journal entry is queued after all earlier appends, and no append is accepted after the promise was made in memory,
 so the reported end is final.
 
-An accept states that this copy is durable up to the end. It is therefore written after pending appends, which may still
-fail for lack of disk space, and after a sync of the log where appends are not synced. A sync may take seconds, so the
-candidate is answered FETCHING first, which extends its timeout.
+An accept states that this copy is durable up to the end. The accept is therefore written after pending appends, which
+may still fail for lack of disk space, and after a sync of the log where appends are not synced. A sync may take
+seconds, so the candidate is answered FETCHING first, which extends its timeout.
 """
 
 from __future__ import annotations

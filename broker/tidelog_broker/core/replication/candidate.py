@@ -107,7 +107,7 @@ class CandidateHost(Protocol):
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether silence is the only evidence of the owner's failure, so that it gets time to answer a pre-vote."""
+        """Whether at most silence indicates the owner's failure, so that the owner gets time to answer a pre-vote."""
         ...
 
     def decided(self, decision: bytes) -> None:

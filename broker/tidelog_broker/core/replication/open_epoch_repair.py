@@ -18,7 +18,7 @@ from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
 class OpenEpochRepair:
-    """Ends the open epoch of an owner whose copy of it is damaged, and then requests the repair of the copy.
+    """Ends the open epoch if its owner's copy, on this node, is damaged, and then requests the repair of the copy.
 
     Args:
         followers: returns the followers.

@@ -6,8 +6,8 @@ at the greatest durable offset among them. These functions have no network and n
 answers of the replicas.
 
 In a recovery without a seal quorum, requested by an operator, it is unknown whether an accepted value was decided;
-unreachable replicas may have decided another one. The accepted value is therefore not proposed unchanged. Its end is
-kept, because nothing after it was ever acknowledged in this epoch, and the new value is marked as unsafe.
+unreachable replicas may have decided another one. The accepted value is therefore not proposed unchanged: the new value
+keeps the accepted end, because nothing after that was ever acknowledged in this epoch, and is marked as unsafe.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ DOUBLINGS_MAX: Final = 3
 """Maximum number of doublings of the timeout for a sealed epoch."""
 
 ROUNDS_FOR_THE_DEAD: Final = 10
-"""Number of rounds of requests after which a source that is dead and has not answered counts as not having the data."""
+"""Number of rounds of requests after which a dead source without an answer is assumed not to have the data."""
 
 Step = Literal["resting", "asked", "storing"]
 """State of a peer fetch; see `STEP_TRANSITIONS`."""

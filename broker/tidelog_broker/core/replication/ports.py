@@ -158,7 +158,7 @@ class LogView(Protocol):
 class ClusterHints(Protocol):
     """The information that the replication core gets from gossip and `__meta`.
 
-    It may be outdated or wrong: the safety of promises and decisions does not depend on it.
+    The information may be outdated or wrong: the safety of promises and decisions does not depend on it.
     """
 
     def alive(self, node_id: str) -> bool:

@@ -42,8 +42,8 @@ from tidelog_proto.limits import KEYED_ID_MIN, SEQUENCE_WINDOW_BATCHES
 PRODUCERS_MAX: Final = 10_000
 """Maximum number of producers whose newest batches a partition remembers."""
 PRODUCERS_MIN: Final = 16
-"""Number of producers whose newest batches each partition remembers regardless of the node's limit and of their idle
-time, because the clock of an owner may jump by days."""
+"""Number of producers per partition that are evicted neither for the node's limit nor as idle, because the clock of an
+owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Time without an append, by the partition's append timestamps, after which a producer is evicted; much longer than any
 client retries a batch."""
@@ -340,9 +340,9 @@ def known_from(snapshot: bytes) -> int:
 def fingerprint_of(header: BatchHeader) -> int | None:
     """Return a fingerprint that distinguishes batches with equal numbers; None if the log lacks the sent content.
 
-    It consists of the body's CRC32C and the low half of the base timestamp, because bodies without a timestamp column
-    are equal if their records are. Owners change neither unless they drop duplicates. The control batch that starts an
-    instance of a named producer has none, because each owner creates it again when it is retried.
+    The fingerprint consists of the body's CRC32C and the low half of the base timestamp, because bodies without a
+    timestamp column are equal if their records are. Owners change neither unless they drop duplicates. The control
+    batch that starts an instance of a named producer has none, because each owner creates it again when it is retried.
 
     Returns:
         64 bits, which may be 0.
