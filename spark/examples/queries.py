@@ -24,7 +24,7 @@ from pyspark_tidelog import local_spark
 DELAYS: Final = "delays"
 CAUGHT_UP: Final = "caught-up"
 CLOSED_AFTER: Final = "1 day"
-"""How late an event may be published: Spark's watermark."""
+"""Maximum delay between an event and its publication: Spark's watermark."""
 
 
 def events(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:

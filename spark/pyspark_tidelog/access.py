@@ -44,7 +44,7 @@ SECRETS: Final = {"apikey": "apiKeyFile", "api_key": "apiKeyFile", "token": "tok
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How tasks connect to the cluster.
+    """The settings with which the driver and the tasks connect to the cluster.
 
     Attributes:
         bootstrap: addresses of nodes, "host:port".

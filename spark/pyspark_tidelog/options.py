@@ -55,7 +55,7 @@ MAX_RECORDS_PER_BATCH_DEFAULT: Final = 100_000
 MAX_RECORDS_PER_BATCH_MAX: Final = 1_000_000
 MIN_PARTITIONS_MAX: Final = 100_000
 MAX_TRIGGER_DELAY_S_DEFAULT: Final = 15 * 60.0
-"""How long a stream waits for `minOffsetsPerTrigger` records; the default of Spark's Kafka source."""
+"""Maximum time that a stream waits for `minOffsetsPerTrigger` records; the default of Spark's Kafka source."""
 
 _PER_PARTITION = Mapping[str, Mapping[int, int]]
 OPTION_NAMES: Final = (

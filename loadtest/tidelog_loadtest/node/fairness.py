@@ -1,11 +1,11 @@
 """`tidelog bench fairness`: the latency of one principal while another principal floods the node.
 
 The measured principal publishes some records per second to its own topic, in four stages: without load; while another
-principal floods the node over several connections and ignores throttling; the same with a quota for the other
-principal; and while the flood goes to a second node on this machine. The second node shares only processors, memory and
-disk with the first one, so the last stage shows the part of the cost that a node cannot prevent. The stages alternate
-in rounds, because other load on the machine changes the results of each. The output shows medians of the rounds'
-quantiles, and each p99 compared with the one without load.
+principal floods the node over several connections and ignores throttling; while a quota limits that principal; and
+while the flood goes to a second node on this machine. The second node shares only processors, memory and disk with the
+first one, so the last stage shows the part of the cost that a node cannot prevent. The stages alternate in rounds,
+because other load on the machine changes the results of each. The output shows medians of the rounds' quantiles, and
+each p99 compared with the one without load.
 
 The latency of a record starts at its scheduled time, so that a stalled node affects all records that it delays, not
 only one.

@@ -2,10 +2,10 @@
 
     python -m tidelog_loadtest.node.flood PORT TOPIC_ID KEY_FILE ...
 
-It publishes the same batch over several connections with many requests in flight on each, and only counts the
-responses. It implements the protocol itself with prepared bytes, so that the flood uses little processor time. It
-prints a ready line of JSON at its start, as a node does, and runs until a signal, or until the node has closed all
-connections.
+The client publishes the same batch over several connections with many requests in flight on each, and only counts the
+responses. The protocol is implemented here with prepared bytes, so that the flood uses little processor time. The
+client prints a ready line of JSON at its start, as a node does, and runs until a signal, or until the node has closed
+all connections.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ With flush=always a group (all payloads that arrived during the last sync) is wr
 worker thread, because no server may block its loop for a disk; with flush=never the write goes to the page cache on the
 loop itself. Reads send slices of a mapping of the file.
 
-It deliberately omits envelopes, offsets, topics, validation of columns, sequences, indexes, limits per client and
-recovery. Rejected: writing on the loop and syncing on the thread with flush=always, which stalls the loop on pages
+The server deliberately omits envelopes, offsets, topics, validation of columns, sequences, indexes, limits per client
+and recovery. Rejected: writing on the loop and syncing on the thread with flush=always, which stalls the loop on pages
 under writeback.
 """
 

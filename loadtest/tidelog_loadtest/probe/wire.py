@@ -1,7 +1,7 @@
 """The limit probe's protocol: a fixed request header and a fixed reply header, each followed by the payload, if any.
 
-It has no compatibility requirements: it is the minimum that lets two processes move the same bytes as the product does.
-Rejected: the product's own frames, whose envelope is part of what is measured.
+The protocol has no compatibility requirements: it is the minimum that lets two processes move the same bytes as the
+product. Rejected: the product's own frames, because the benchmarks also measure the cost of their envelopes.
 """
 
 from __future__ import annotations

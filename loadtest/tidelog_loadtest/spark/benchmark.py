@@ -11,7 +11,7 @@ columns, parquet columns   partition and offset of all rows
 empty columns              these columns from the source that generates rows
 offset, time               about a hundredth of the rows, selected with options for offsets or times
 write                      keys and values of the Parquet files to another topic
-rows                       the same rows, not written: what `write` reads
+rows                       the same rows, not written: the cost of the input of `write`
 
 CPU seconds are those of Java, of Spark's Python workers, and of the node; bytes are those that the node sent.
 """

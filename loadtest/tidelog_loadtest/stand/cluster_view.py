@@ -1,7 +1,7 @@
 """One node's view of the cluster, requested on a separate connection.
 
-`Client` sends requests to the node that responds first; after a fault, the benchmarks must choose the node. They ask a
-survivor for the owners and wait until the cluster has recovered.
+`Client` sends requests to the node that responds first; after a fault, the benchmarks must choose the node: they ask a
+node that still runs for the owners, and wait until the cluster has recovered.
 """
 
 from __future__ import annotations

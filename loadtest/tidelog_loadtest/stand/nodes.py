@@ -1,7 +1,7 @@
 """The nodes of a cluster on this machine: processes that can be started, stopped, killed, paused and resumed.
 
-They run the same commands as the nodes of `tidelog up`. The directory, log and port of a node stay the same across
-restarts.
+The processes run the same commands as the nodes of `tidelog up`. The directory, log and port of a node stay the same
+across restarts.
 """
 
 from __future__ import annotations

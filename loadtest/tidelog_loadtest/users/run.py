@@ -1,6 +1,6 @@
 """`make loadtest`: run locust's users in a ramp against a node and a gateway, compare the figures with limits, report.
 
-Locust runs as a separate process because importing it patches the standard library. It writes its figures to files;
+Locust runs as a separate process because importing it patches the standard library. Locust writes its figures to files;
 this process reads them, compares them with the limits and writes the report. The exit code is 0 if all limits were
 kept, 130 after Ctrl-C or SIGTERM, else 1.
 """

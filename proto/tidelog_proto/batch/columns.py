@@ -164,8 +164,8 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
 def with_tight_headers(columns: pa.RecordBatch) -> pa.RecordBatch:
     """Return canonical columns whose header lists reference no data outside the batch.
 
-    Arrow's writer truncates most slices to their own data, but for a slice without headers it writes the offsets of the
-    whole array.
+    Arrow's writer truncates most slices to their own data. Only if a slice has no headers, the writer keeps the offsets
+    of the whole array.
     """
     at = columns.schema.get_field_index("headers")
     if at < 0:

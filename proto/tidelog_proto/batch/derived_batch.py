@@ -6,13 +6,13 @@ offset delta, with or without records, and the next one begins right after it. C
 (indexes, recovery, replication, positions) therefore needs no support for gaps.
 
 The output of `Deriver` depends only on the covered range of offsets, the surviving records (offset, columns, control
-flag, and the append timestamp of their batch rounded up to a minute) and the epoch. It does not depend on how the
-records were batched before. A derivation preserves all three, so deriving in several rounds gives the same bytes as
+flag, and the append timestamp of their batch rounded up to a minute) and the epoch, not on how the records were
+batched before. A derivation preserves all three, so deriving in several rounds gives the same bytes as
 deriving the originals once, and a replica that missed a round converges with the others. The rules only depend on
 survivors:
 
 - Survivors share a batch as long as they are at most `DERIVED_RECORDS_MAX` and weigh at most `DERIVED_WEIGHT_BYTES_MAX`
-  (a record weighs what its columns would take if it had all of them; a heavier one is alone in its batch), are all
+  (the weight of a record is the size that its columns would have if none were missing; a heavier one is alone), are all
   control records or none, have the same rounded append timestamp, and lie within `SPAN_MAX` offsets.
 - The first batch begins at the start of the range or, if the first survivor is further away than a span, after as many
   whole spans without records as fit between them; every other batch begins at its first record. A batch extends to the
@@ -67,8 +67,8 @@ _WORTH_COMPRESSING: Final = 0.75
 class Deriver:
     """Removes records from consecutive batches; see the module for the output.
 
-    It buffers at most the survivors of one output batch and one source batch. It returns whole batches, stamped and
-    with their running digests, ready to be stored consecutively.
+    A deriver buffers at most the survivors of one output batch and one source batch, and returns whole batches, stamped
+    and with their running digests, ready to be stored consecutively.
 
     Args:
         start_offset: start of the covered range, usually of an epoch: the base offset of the first batch.
@@ -179,7 +179,7 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
     """Return the matching records of a stored batch: `view` itself if all match, None if none match.
 
     Otherwise the result is a derived batch that covers the same offsets, with the batch's epoch and append timestamp.
-    It is not part of a log: its digest has no predecessor. Records of control batches never match.
+    The derived batch is not part of a log: its digest has no predecessor. Records of control batches never match.
 
     Args:
         view: header and body.

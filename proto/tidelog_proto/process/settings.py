@@ -4,7 +4,7 @@
 variables `TIDELOG_GATEWAY_…` and then with `overrides`, and validates the result once. An unknown key from any source
 is an error with a suggestion, so that misspelt settings are not silently ignored.
 
-Rejected: the sources of pydantic-settings. They validate source by source, ignore unknown variables and cannot report
+Rejected: the sources of pydantic-settings, which validate source by source, ignore unknown variables and cannot report
 the source of an invalid value. Only processes with settings import this module, because it needs pydantic, which the
 client alone does not install.
 """

@@ -18,7 +18,7 @@ from tidelog_proto.limits import MIB
 QUEUE_BYTES_MAX: Final = MIB
 """Maximum number of queued bytes of one stream; further writes are dropped and counted."""
 DRAIN_S: Final = 1.0
-"""How long the end of the process waits for queued writes."""
+"""Maximum time that the end of the process waits for queued writes."""
 _WRITE_BYTES: Final = 4096
 """Maximum size of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave. Lines up to
 this size are written together."""
@@ -113,7 +113,7 @@ def _queued(stream: TextIO) -> QueuedStream | None:
 
 
 class QueuedWriter:
-    """Writes to a descriptor on a thread of its own, in order. Thread-safe.
+    """Writes to a descriptor on a separate thread, in order. Thread-safe.
 
     Attributes:
         dropped: writes that were dropped because the queue was full or the descriptor failed.

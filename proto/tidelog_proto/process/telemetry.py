@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 SCOPE: Final = "tidelog"
 INTERVAL_S_DEFAULT: Final = 60.0
 CLOSE_S: Final = 3.0
-"""How long the end of the process waits for pending exports."""
+"""Maximum time that the end of the process waits for pending exports."""
 _PROTOCOL: Final = "http/protobuf"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 

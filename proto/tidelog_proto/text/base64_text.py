@@ -66,7 +66,7 @@ def _fault(text: str) -> str:
 
 
 def _remedy(character: str) -> str:
-    """Return what is wrong with a character, and the remedy."""
+    """Return why a character is refused, and the remedy."""
     if character in "-_":
         return "is of the URL-safe alphabet; send + and / for - and _"
     if character.isspace():

@@ -74,7 +74,7 @@ class FrameReceiver:
         self._at = 0
         """Position of the first byte in the scratch buffer that is not parsed."""
         self.incomplete: pb.Envelope | None = None
-        """Envelope of the frame whose attachment is being received into memory of its own; None between frames."""
+        """Envelope of the frame whose attachment is being received into separate memory; None if there is none."""
         self._attachment = _NOTHING
         self._attachment_filled = 0
         self.discard_bytes = 0
