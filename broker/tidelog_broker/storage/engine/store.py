@@ -330,7 +330,7 @@ class Engine(ABC):
         return False
 
     def forget(self, directory: Path) -> None:
-        """Release the data that the engine keeps outside a directory, which is about to be removed, of a closed store."""
+        """Release the data that the engine keeps outside a closed store's directory, which is about to be removed."""
         del directory
 
 
