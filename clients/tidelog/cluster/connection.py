@@ -511,7 +511,7 @@ async def connect(
         raise NodeUnreachableError(
             f"no HELLO reply from {_name(address)}: {error}; is it a Tidelog node, and does it require TLS?"
         ) from error
-    except QuotaExceededError as error:  # The quota of connections is exhausted; another connection may close soon.
+    except QuotaExceededError as error:  # The quota of connections is exhausted; a retry succeeds once another closes.
         connection.close()
         error.retriable = True
         raise

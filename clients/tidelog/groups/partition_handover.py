@@ -169,7 +169,7 @@ class PartitionHandover:
     ) -> set[PartitionId]:
         """Resolve positions and begin to read partitions there; return the partitions that need no further attempt."""
         if topic == self._options.dead_letter:
-            # The pattern matches the consumer's own dead-letter topic: hold the partition without reading it.
+            # The pattern matches the consumer's own dead-letter topic, which must not be read: hold it without reading.
             return set(membership.begin(places, now=session_time()))
         numbers = sorted(partition for _, partition in places)
         done = set[PartitionId]()
