@@ -1,8 +1,8 @@
 """The queues of callers that wait for verification: one for each kind of credentials, so that none delays the others.
 
 Verification of a token may have to wait for the token's issuer, which an unauthenticated client can provoke with
-unknown key ids; verification of a password takes CPU time. API keys wait for neither. Renewals of verified callers have their own slots
-and do not wait for new callers. New callers take turns by client address.
+unknown key ids; verification of a password takes CPU time. API keys wait for neither. Renewals of verified callers have
+their own slots and do not wait for new callers. New callers take turns by client address.
 """
 
 from __future__ import annotations
