@@ -210,7 +210,7 @@ class Consumer:
                         await self._yield_to_loop()
             except TimeoutError:
                 return records
-        # No awaits from here on: if the call were cancelled, the taken records would be lost, but later committed.
+        # No awaits from here on: if the call were cancelled, the taken records would be lost, but committed later.
         with contextlib.suppress(TidelogError):  # the next call raises it
             while len(records) < max_records and self._load_next():
                 more = self._cursor.take(max_records - len(records))
