@@ -65,7 +65,7 @@ class VerificationQueue:
         """Hold one of the slots for new callers during the block; wait for it, in turn with other client addresses.
 
         Raises:
-            FullError: too many callers of the address wait.
+            FullError: too many verifications for the address wait.
         """
         await self._new.take(address)
         try:

@@ -4,6 +4,7 @@ The description of a record batch is a flatbuffer; parsing one from an untrusted
 encodes all uncompressed batches of one schema in the same way, apart from a few numbers at fixed positions. A sample
 batch, encoded with the schema, shows these positions: a description whose other bytes are equal to those of the sample
 has its numbers at the same positions.
+
 Descriptions of other writers are parsed by `ipc_message.describe`.
 """
 

@@ -73,7 +73,7 @@ class BodyReservation:
 
     Args:
         give_way: called when load shedding has returned the reservation; closes the connection.
-        share: the caller's share; None without authentication.
+        share: the bytes that the caller has reserved for all its bodies; None without authentication.
     """
 
     __slots__ = (

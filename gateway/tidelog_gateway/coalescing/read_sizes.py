@@ -21,7 +21,7 @@ DECREASE_SHARE: Final = 8
 
 
 class _Estimate(NamedTuple):
-    """Upper estimates, in bytes as stored: of a record with its share of the batch's header, and of a batch."""
+    """Upper estimates of the stored bytes of a record, with its share of the batch's header, and of a batch."""
 
     record_bytes: int
     batch_bytes: int
