@@ -195,11 +195,11 @@ class Cluster:
         return replacement_plan(key, active, self._wishes(key, active), self._entries(), alive=alive, without=replica)
 
     def lacks_copies(self, key: PartitionKey, active: pb.EpochDescriptor) -> bool:
-        """Return whether a partition has fewer copies than configured, and enough nodes exist for all of them."""
+        """Return whether a partition has fewer copies than possible, and live nodes could store all of them."""
         return lacks_copies(active, self._wishes(key, active), self._entries(), alive=self._available())
 
     def lacks_owner(self, active: pb.EpochDescriptor) -> bool:
-        """Return whether no replica of a partition may own it by its role, and another node may."""
+        """Return whether no replica of a partition, dead or alive, has an owner's roles, and a live node has them."""
         return lacks_owner(active, self._entries(), alive=self._available())
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, partitions: range) -> list[pb.EpochDescriptor]:

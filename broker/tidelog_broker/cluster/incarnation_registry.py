@@ -476,7 +476,7 @@ class IncarnationRegistry:
                     self._note_elsewhere(incarnation, is_withdrawn=True)
 
     def _note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> None:
-        """Record a start of this directory that only other nodes know, because the directory is an older copy."""
+        """Record a start that other nodes know of this directory, or of a copy of it, and that it does not contain."""
         evicted = self.own.note_elsewhere(incarnation, is_withdrawn=is_withdrawn)
         if evicted is None:
             return
@@ -591,7 +591,7 @@ class IncarnationRegistry:
 
 
 def _fault_of(known: pb.KnownIncarnation) -> str:
-    """Return why an entry of another node is not a valid incarnation; empty if it is."""
+    """Return why an entry that another node has sent is invalid; empty if it is valid."""
     if len(known.directory_id) != DIRECTORY_ID_BYTES:
         return f"the id of a data directory must have {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
     if not 1 <= len(known.node_id.encode()) <= NODE_ID_BYTES_MAX:

@@ -151,7 +151,7 @@ class Candidate:
         """Whether an earlier proposal of the unsafe recovery had a seal quorum of promises but too few accepts."""
         self._wants_all = False
         self.accepted_by_all = False
-        """Whether all replicas accepted the latest decision, and so hold the log up to its end."""
+        """Whether all replicas accepted the latest decision, and so hold the log up to its end if it is not lost."""
         self.eager = False
         """Whether a producer waits, so that this node should replace its own earlier incarnation as the owner of a
         single copy."""

@@ -299,7 +299,7 @@ class RecordsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class OwnerConfirmed:
-    """A quorum has confirmed, in response to `Replica.confirm` with this number, that this node owns the epoch."""
+    """A quorum has confirmed, in response to `Ownership.confirm` with this number, that this node owns the epoch."""
 
     number: int
 

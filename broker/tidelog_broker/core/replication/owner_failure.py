@@ -33,7 +33,7 @@ class OwnerMonitor:
         self._entered_ms = now_ms
         self._silent_from_ms = now_ms
         self.heard_ms: int | None = None
-        """When the owner last sent an append in this epoch; None if it never did."""
+        """When this replica last received an append from the owner in this epoch; None if it never did."""
         self._resigned = False
 
     def entered(self, now_ms: int) -> None:

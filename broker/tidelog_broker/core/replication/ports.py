@@ -91,7 +91,7 @@ class Timing:
     prompt_ms: int = 100
     """Maximum delay of a prompt answer; slower sources are overloaded."""
     backfill_bytes: int = 64 * 1024
-    """First range of a sealed epoch; each following one is twice as large, up to `peer_fetch_bytes`."""
+    """First range of a sealed epoch; ranges then double up to `peer_fetch_bytes`, until one times out."""
     window_bytes: int = 8 * 1024 * 1024
     """Initial limit of the memory for records that replicas have not acknowledged (`Ownership.bound_window` changes
     it); replicas further behind catch up."""
