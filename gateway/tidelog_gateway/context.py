@@ -45,8 +45,8 @@ class Gateway:
     Attributes:
         caller: the authenticated caller; None without authentication and on open paths, with the gateway's own client.
         may_impersonate: asks a node whether the gateway may act for callers; None before the application has started.
-        open_websockets: in the application's `Gateway`, number of open WebSockets, streams and waiting topic reads of all
-            callers, except WebSockets that have not authenticated yet; `websockets_of` has the number of each
+        open_websockets: in the application's `Gateway`, number of open WebSockets, streams and waiting topic reads of
+            all callers, except WebSockets that have not authenticated yet; `websockets_of` has the number of each
             principal.
         unauthenticated_websockets: slots of WebSockets that have not authenticated yet.
         feeds: shared reads of the caller's subscriptions.

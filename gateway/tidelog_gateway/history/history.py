@@ -188,8 +188,8 @@ class GatewayPoint(NamedTuple):
         requests_per_s: HTTP requests answered.
         published_per_s: records acknowledged.
         delivered_per_s: records handed to readers.
-        publish_p50_ms: the lowest finite histogram bound that covers 50 % of the HTTP publishes, or else the highest one;
-            None without publishes.
+        publish_p50_ms: the lowest finite histogram bound that covers 50 % of the HTTP publishes, or else the highest
+            one; None without publishes.
         publish_p99_ms: the same for 99 %.
     """
 
