@@ -123,8 +123,8 @@ loop."""
 # Producers ---------------------------------------------------------------------------------------------
 
 SEQUENCE_WINDOW_BATCHES: Final = 8
-"""Number of newest batches of a producer that a partition remembers; a retry of one of them is answered with its first
-offset."""
+"""Number of newest batches of a producer that a partition remembers; a retry of one of them is answered with the first
+offset of that batch."""
 
 PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
 """Maximum number of unacknowledged batches of a producer in one partition."""

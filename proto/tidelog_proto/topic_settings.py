@@ -1,7 +1,7 @@
 """The settings of a topic, in one table.
 
 The broker's checks and defaults, the client, the options of `tidelog topic create|alter`, the HTTP schema and
-docs/configuration.md are made from it. A new setting needs:
+docs/configuration.md are made from this table. A new setting needs:
 
 1. a field in `TopicConfig` and `TopicAlter` of broker.proto,
 2. a row in `TOPIC_SETTINGS`,

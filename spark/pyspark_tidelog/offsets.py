@@ -33,7 +33,7 @@ from pyspark_tidelog.options import (
 from tidelog.requests.offset_ranges import OffsetRange
 
 TASKS_MAX: Final = 100_000
-"""Maximum number of tasks of a load or a micro-batch, because Spark's driver keeps them in memory."""
+"""Maximum number of tasks of a batch read or a micro-batch, because Spark's driver keeps them in memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -122,7 +122,7 @@ def resolve(
     starting: Mapping[TopicPartition, Lookup],
     ending: Mapping[TopicPartition, Lookup],
 ) -> tuple[list[OffsetRange], list[str]]:
-    """Return the non-empty ranges to read, one per partition and sorted, and a warning for each shortened one.
+    """Return the non-empty ranges to read, one per partition and sorted, and a warning for each part that is missing.
 
     Args:
         bounds: the bounds of each chosen partition at planning time.

@@ -48,7 +48,7 @@ class Plan:
 
 
 def make_plan(options: ReadOptions, client: Client, narrowed: Narrowed = EVERYTHING) -> Plan:
-    """Plan a load: the records that match the options and the bounds of the query.
+    """Plan a batch read of the records that match the options and the bounds of the query.
 
     Raises:
         OptionError: the options do not fit the topics.

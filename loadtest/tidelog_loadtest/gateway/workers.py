@@ -62,7 +62,7 @@ class ScalingResult:
     """The results of the benchmark.
 
     Attributes:
-        figures: workload to number of workers to the figures of each round.
+        figures: the figures of each round, by workload and number of workers.
     """
 
     plan: GatewayPlan

@@ -23,7 +23,7 @@ FlushName = Literal["always", "never"]
 
 
 class WrongCountError(Exception):
-    """The number of records read differs from the number acknowledged: records are lost or duplicated."""
+    """More records were read than were acknowledged: some are duplicated."""
 
 
 @contextlib.asynccontextmanager

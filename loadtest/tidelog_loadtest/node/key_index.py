@@ -300,7 +300,7 @@ class _Measuring:
         """Publish batches with consecutive keys to partition 0, `WINDOW` of them pending.
 
         Args:
-            producer: of the topic.
+            producer: sends the batches.
             until_s: monotonic time at which to stop; None to stop after `records`.
             records: minimum number of records if `until_s` is None.
             modulus: number of keys after which they repeat; None if they never repeat.

@@ -100,7 +100,7 @@ class ManyResult:
     """The results of the benchmark.
 
     Attributes:
-        rates: number of partitions to the records per second of each round.
+        rates: records per second of each round, by number of partitions.
     """
 
     plan: ManyPlan

@@ -40,7 +40,7 @@ async def scan(plan: Plan, *, cold: bool) -> list[Result]:
     Raises:
         CommandFailed: a child process did not start.
         TidelogError: the node rejected a request.
-        WrongCountError: the number of records read differs from the number stored.
+        WrongCountError: more records were read than stored.
     """
     batches = value_batches(plan.size_bytes, plan.batch_records)
     payloads = encoded(batches)

@@ -2,7 +2,8 @@
 
 The owner is `server` with followers, which are probe servers themselves. A frame is received and its CRC32C verified;
 its bytes are forwarded to every follower from the receive buffer and written locally (and synced, with flush=always).
-The sender gets its reply as soon as a quorum of the copies has stored the frame; the local copy need not be one of them.
+The sender gets its reply as soon as a quorum of the copies has stored the frame; the quorum need not include the local
+copy.
 That is the topology of the product's publish with minimal code: no epochs, digests, watermarks, promises or catch-up.
 
 A buffer is reused when the slowest copy has stored its frame. When few are left, the owner stops reading from the

@@ -68,7 +68,7 @@ RATIOS: Final = (
 WRITE_AIM: Final = 1_500_000
 """Target of the job `write`, in rows per second."""
 SHARE: Final = {"tuples": 10, "offset": 100}
-"""By job: it selects one of this many rows. Other jobs select all rows, except `time` (`SparkResult.early_rows`)."""
+"""By job: one of this many rows is selected. Other jobs select all rows, except `time` (`SparkResult.early_rows`)."""
 BATCH_RECORDS: Final = 10_000
 _MB: Final = 1_000_000
 

@@ -171,6 +171,7 @@ class ClientSide:
     """A client's side of one exchange.
 
     Args:
+        name: the user name.
         nonce: fresh, random, printable and without commas.
 
     Raises:

@@ -69,7 +69,10 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     """Check a message's nodes and buffers against the header.
 
     Args:
+        message: the parsed message.
         lengths: sizes of the message's buffers in bytes, after decompression (`buffer_lengths`).
+        flags: the flags in the header.
+        record_count: the record count in the header.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.

@@ -101,6 +101,10 @@ def json_text(content: bytes | str) -> str:
 def check_limits(text: str, *, around: int = 0) -> None:
     """Refuse well-formed JSON that exceeds a limit or contains an unpaired surrogate.
 
+    Args:
+        text: well-formed JSON.
+        around: see `exact_json`.
+
     Raises:
         ValueError: with the violated limit.
     """

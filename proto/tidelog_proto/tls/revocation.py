@@ -84,7 +84,7 @@ def _has_signed(authority: x509.Certificate, one: x509.CertificateRevocationList
 
 
 def revoked_of(content: bytes, der_certificates: Sequence[bytes]) -> list[bool]:
-    """Return for each certificate, in DER, whether the lists contain it.
+    """Return for each certificate (in DER) whether one of the lists (in PEM) revokes it.
 
     Raises:
         ValueError: as `lists_in`.

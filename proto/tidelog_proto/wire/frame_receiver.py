@@ -74,7 +74,7 @@ class FrameReceiver:
         self._at = 0
         """Position of the first byte in the scratch buffer that is not parsed."""
         self.incomplete: pb.Envelope | None = None
-        """Envelope of the frame whose attachment is being received into separate memory; None if there is none."""
+        """Envelope of the frame whose attachment is being received into its own buffer; None otherwise."""
         self._attachment = _NOTHING
         self._attachment_filled = 0
         self.discard_bytes = 0
@@ -95,7 +95,7 @@ class FrameReceiver:
         return self._scratch[self._filled :]
 
     def goes_on(self, size_bytes: int) -> bool:
-        """Count bytes in the middle of a large attachment; return False for all other bytes, which `take` takes.
+        """Count bytes in the middle of a large attachment; return False for other bytes, which are then for `take`.
 
         A fast path for callers that wait for the complete frame; `take` accepts these bytes as well.
         """

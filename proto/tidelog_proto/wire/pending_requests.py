@@ -96,7 +96,7 @@ class PendingRequests(Generic[ErrorT]):
 
 
 def settle(future: asyncio.Future[Frame], answer: Frame | Exception) -> None:
-    """Set the result of a future, unless it is done; asyncio does not log an exception that is never retrieved."""
+    """Set the result of a future, unless it is done; mark an exception as retrieved, so asyncio does not log it."""
     if future.done():
         return
     if isinstance(answer, Exception):
