@@ -56,7 +56,8 @@ _JSON_FIELDS: Final = b"".join(
 """The header fields of an answer of a fast path, with a placeholder for the id."""
 
 SMALL_BYTES: Final = 4 * KIB
-"""An answer of up to this size is counted only in the rare case that the kernel does not take it at once."""
+"""On a connection without unsent bytes, an answer of up to this size is counted only if the kernel does not take the
+answer at once."""
 
 _VARY: Final = (b"vary", b"Accept")
 _VARY_FIELD: Final = b"%b: %b\r\n" % _VARY

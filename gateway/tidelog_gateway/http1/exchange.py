@@ -160,7 +160,7 @@ class Exchange:
     # ----------------------------------------------------------------------------------------- for the connection
 
     def body_came(self, part: bytes, *, is_last: bool) -> int:
-        """Take a part of the body and return how many bytes wait for the application; 0 while it collects them."""
+        """Take a part of the body and return how many bytes wait for the application; 0 while `collect` runs."""
         if part:
             self._body.append(part)
         if is_last:

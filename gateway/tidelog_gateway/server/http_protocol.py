@@ -117,7 +117,7 @@ class HttpConnection(asyncio.Protocol):
         """Number of missing bytes of a body with Content-Length."""
         self._chunks: ChunkedBody | None = None
         self._receiver: BodyReceiver | None = None
-        """The transport's protocol while bodies are received directly into memory; None while this object is it."""
+        """The transport's protocol while bodies are received directly into memory; otherwise None."""
         self._was_diverted = False
         """Whether the body of the current request was received directly into memory."""
         self._raw_head = b""
