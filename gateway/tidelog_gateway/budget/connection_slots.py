@@ -1,9 +1,9 @@
 """Limits of connections, in total and by address, and the choice of the connection that a new one replaces.
 
 An idle connection waits for its client: for a head, for the rest of a body, or for the next request on a kept-alive
-connection. When the limit of its address is reached, a new connection replaces the longest idle connection of the address.
-When the total limit is reached, it replaces the longest idle connection of the address with the most idle ones.
-Connections that are being answered and WebSockets keep their slots. An IPv6 /64 counts as one address.
+connection. When the limit of its address is reached, a new connection replaces the longest idle connection of the
+address. When the total limit is reached, it replaces the longest idle connection of the address with the most idle
+ones. Connections that are being answered and WebSockets keep their slots. An IPv6 /64 counts as one address.
 """
 
 from __future__ import annotations
