@@ -346,7 +346,7 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
 
 
 class _LastLog:
-    """Time of the last log line about a refused gateway; limits the rate of such lines, because callers can cause them."""
+    """Time of the last log line about a refused gateway; limits the rate of these lines, which callers can cause."""
 
     at_s = -math.inf
 
