@@ -101,8 +101,8 @@ FORWARDED_IN_FLIGHT_MAX: Final = 4096
 TOPIC_NAME_CHARS_MAX: Final = 200
 TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 16_384
-"""Maximum number of partitions of a topic. A request has at most ENTRIES_PER_REQUEST_MAX, so larger topics need several
-requests."""
+"""Maximum number of partitions of a topic. A request has at most ENTRIES_PER_REQUEST_MAX entries, so larger topics need
+several requests."""
 REPLICATION_FACTOR_MAX: Final = 9
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000

@@ -114,7 +114,7 @@ class TopicSetting:
         return value
 
     def decode(self, stored: Stored) -> Any:
-        """Return the value for the value of the `TopicConfig` field; for a choice of a later release, the default."""
+        """Return the value for a stored `TopicConfig` field; the default for a choice of a later release."""
         if self.kind is not str or self._is_other(stored):
             return stored
         names = {number: name for name, number in self.choices.items()}

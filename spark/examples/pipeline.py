@@ -2,7 +2,7 @@
 
 At the end it verifies that each day of each carrier is in the topic `delays` once, with the right number of departures
 (except those published too late), and that each landed flight is in `caught-up` once. Exit code 0: verified, 1: wrong
-results, 2: a part failed.
+results, 2: the queries failed or took too long.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Losses:
 
 
 def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, most: int | None) -> StreamPosition:
-    """Return the end of the micro-batch that begins at `start`; `start` without new records, partitions or losses.
+    """Return the end of the micro-batch that begins at `start`; it equals `start` if there is nothing new.
 
     Args:
         start: end of the last micro-batch.

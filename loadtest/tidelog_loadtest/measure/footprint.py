@@ -22,8 +22,8 @@ _KIB: Final = 1024
 def cpu_s(pid: int) -> float:
     """Return the CPU seconds (user and system, all threads) of a process.
 
-    Read from the process's own CPU clock, as clock_getcpuclockid(3) derives it from the id: the times in
-    /proc/PID/stat count ticks of 10 ms and miss most of a process that runs for microseconds at a time.
+    The time is that of the process's own CPU clock, whose id is derived from `pid` as by clock_getcpuclockid(3): the
+    times in /proc/PID/stat count ticks of 10 ms and miss most of a process that runs for microseconds at a time.
 
     Raises:
         ProcessLookupError: the process does not exist.

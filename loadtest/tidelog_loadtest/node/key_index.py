@@ -55,7 +55,7 @@ class KeyedPlan:
     """The parameters of the benchmark.
 
     Attributes:
-        records: records in the topic with an index for key lookups.
+        records: minimum number of records in the topic with indexes when the key lookups begin.
         lookups: number of key lookups.
         compacted: records in the compacted topic.
         compacted_keys: keys of the compacted topic, which repeat in order.

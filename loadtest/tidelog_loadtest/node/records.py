@@ -243,7 +243,7 @@ async def _looking(idle_poll_us: int) -> AsyncIterator[None]:
 
 
 async def _settle(plan: Plan, where: Stand, topic: str) -> None:
-    """Wait until all nodes of a cluster know the topic and all its replicas accept appends."""
+    """Wait until all nodes of a cluster know the topic, and all replicas of the topic accept appends."""
     if plan.nodes > 1:
         addresses = parse_addresses(where.bootstrap)
         await settled_everywhere(addresses, topic, copies=copies_on(plan.nodes), partitions=1)

@@ -1,7 +1,7 @@
 """The limit probe's sender and reader: the client side of a minimal publish and fetch.
 
-Both are single protocol objects that act inside the socket's callbacks, without a task, future or queue per batch,
-since those are costs of the product. `append_run` sends prepared payloads with a fixed number in flight and measures
+Each is one protocol object that acts inside the socket's callbacks, without a task, future or queue per batch, since
+those are costs of the product. `append_run` sends prepared payloads with a fixed number in flight and measures
 each from its write to its reply; `read_run` requests the stored bytes in large reads, keeps two requests pending, and
 verifies the CRC32C of every record batch, as a consumer must.
 """

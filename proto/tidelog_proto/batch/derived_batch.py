@@ -72,6 +72,7 @@ class Deriver:
 
     Args:
         start_offset: start of the covered range, usually of an epoch: the base offset of the first batch.
+        epoch: epoch of the output batches.
         previous_digest: the running digest before the range; 0 at the start of an epoch.
     """
 
@@ -126,7 +127,7 @@ class Deriver:
         return self._tiled_to(self.end_offset)
 
     def _room(self, rows: Survivors, at: int) -> int:
-        """Return how many of the rows from `at` on fit the open group; 0 if it must be closed first."""
+        """Return how many of the rows from `at` on fit the open group; 0 if the group must be closed first."""
         group = self._group
         if group.rows and (rows.control, rows.append_us) != (group.control, group.append_us):
             return 0

@@ -271,8 +271,8 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
         is_sent: whether a node sent the batch to a reader, so that columns may be missing.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH (size, magic, CRC, reserved bytes, counts), UNSUPPORTED_BATCH (version, body kind,
-            flags, codec, schema), BATCH_TOO_LARGE (lengths or records beyond the limits).
+        ProtocolError: CORRUPT_BATCH (size, magic, CRC, reserved bytes, counts, timestamps), UNSUPPORTED_BATCH (version,
+            body kind, flags, codec, schema), BATCH_TOO_LARGE (lengths beyond the limits).
     """
     if len(buffer) - at < HEADER_BYTES:
         raise _corrupt(f"a batch header must have {HEADER_BYTES} bytes, got {max(0, len(buffer) - at)}")

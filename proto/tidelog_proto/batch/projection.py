@@ -72,7 +72,7 @@ class Projection(NamedTuple):
         columns: flags of the requested columns.
         from_us, until_us: batches whose records are all older than `from_us`, or all `until_us` or newer, may be
             omitted; µs since 1970, None for no bound.
-        end_offset: batches that begin at or after it may be omitted.
+        end_offset: batches that begin at or after this offset may be omitted.
     """
 
     columns: int = COLUMN_FLAGS

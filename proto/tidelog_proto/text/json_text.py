@@ -63,6 +63,7 @@ def exact_json(content: bytes | str, *, around: int = 0) -> Any:
     """Parse JSON, with each number as a `JsonNumber`.
 
     Args:
+        content: text, or bytes in UTF-8.
         around: number of enclosing levels in `content` that do not count towards `JSON_DEPTH_MAX`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Expiry of the certificates of a node or a gateway: a metric, and a daily warning in the log before the end.
+"""Expiry of the certificates of a node or a gateway: a metric, and a daily warning from days before the expiry on.
 
 An expired certificate does not affect open connections, but new ones fail: clients and nodes can no longer connect.
 """

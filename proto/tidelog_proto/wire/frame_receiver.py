@@ -24,7 +24,7 @@ from tidelog_proto.wire.pushed_events import PushedEvent, pushed_event
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
-"""Number of bytes that are received at first after a frame that was larger than the scratch buffer."""
+"""Number of bytes that are received at first after a frame whose attachment was larger than the scratch buffer."""
 
 Admit = Callable[[pb.Envelope, int], bool]
 """Called with a frame's envelope and attachment length before memory is allocated; returns False to decline it."""
