@@ -234,8 +234,8 @@ class Broker:
     def _refuse_directory(self, why: str, is_final: bool) -> None:
         """Stop this node, because other nodes have proven that its data directory is an older copy.
 
-        Later starts are refused too: with `is_final` by a mark in the directory; otherwise by the journal of
-        incarnations, until the incarnation that proves the directory old is withdrawn.
+        Later starts are refused too: with `is_final` by a mark in the directory, if it was ever admitted; otherwise by
+        the journal of incarnations, until the incarnation that proves the directory old is withdrawn.
         """
         self.cluster.withdraw()
         if is_final and self.dir.admitted:
@@ -250,7 +250,7 @@ class Broker:
         self.lifecycle.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:
-        # Polling would take the interpreter lock from a busy worker, so the loop sleeps while a worker is busy.
+        # A polling event loop would take the GIL from a busy worker, so it sleeps while a worker is busy.
         io, journals = self.threads.io, self.threads.journals
         return IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending))
 
@@ -587,6 +587,7 @@ async def open_broker(
 
     Raises:
         ProtocolError: a journal is damaged or cannot be read.
+        SettingsError: a file that the settings name cannot be used.
     """
     broker = Broker(
         settings,

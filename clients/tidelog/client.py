@@ -166,6 +166,7 @@ class Client:
 
         Raises:
             NodeUnreachableError: no node can be reached.
+            AccessError: a node refuses the client's credentials.
         """
         self._check_usable()
         await self._router.any_connection()
@@ -308,7 +309,7 @@ class Client:
         return topic_conversions.status_of(await paging.cluster_status(self._router, nodes_only=not topics))
 
     async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
-        """Return the sums of `cluster_status` over the partitions of each topic, by topic name."""
+        """Return the number of records, the size and other sums over the partitions of each topic, by topic name."""
         self._check_usable()
         return await topic_figures.figures_of_topics(self._router, internal=internal)
 
@@ -334,11 +335,16 @@ class Client:
         Raises:
             InvalidRequestError: the node does not exist, stores data that others lack, or is the last one that stores
                 replicas.
+            ForbiddenError: the cluster has a single node.
         """
         await self._change_cluster(pb.ClusterChange(remove=node_id, accept_data_loss=accept_data_loss))
 
     async def rebalance(self) -> int:
-        """Start to move replicas and ownership to their preferred nodes; return how many partitions move."""
+        """Start to move replicas and ownership to their preferred nodes; return how many partitions move.
+
+        Raises:
+            ForbiddenError: the cluster has a single node.
+        """
         return (await self._change_cluster(pb.ClusterChange(rebalance=True))).moves
 
     async def finalize_level(self) -> int:
@@ -357,9 +363,11 @@ class Client:
         epoch must be replaced.
 
         Raises:
-            InvalidRequestError: the node does not exist, cannot be reached, or holds no suitable replica.
+            InvalidRequestError: the node does not exist, cannot be reached, or holds no suitable replica; or the
+                partition has its quorum.
             UnknownTopicError, UnknownPartitionError: the partition does not exist.
-            LimboError: the node's replica is damaged.
+            ForbiddenError: the cluster has a single node.
+            TimedOutError: the end of the epoch was not decided in time.
         """
         self._check_usable()
         return await cluster_operations.recover_unsafely(self._router, topic, partition, node_id)
@@ -466,6 +474,8 @@ class Client:
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            OffsetOutOfRangeError: a position is past the end of the log; `done` has the positions that are stored.
+            GroupNotEmptyError: the group has members, which alone may commit.
             InvalidRequestError: an argument is invalid.
         """
         self._check_usable()

@@ -3,13 +3,13 @@
 ```
 TidelogError                      code, retriable, definite, retry_after_ms, done
 ├── UsageError                    the client was used incorrectly; nothing was sent
-│   ├── ClosedError               the client, producer or consumer was closed
+│   ├── ClosedError               the client, producer or consumer was closed; see `definite`
 │   ├── ForkedError               the object was created before a fork and used in the child
 │   ├── WrongEventLoopError       the object belongs to another event loop
 │   ├── NotBegunError             the producer has not resolved its topic yet
 │   └── SerializationError        a key or value cannot be serialized; no record of the call was accepted
 ├── BufferFullError               the producer's buffer is full; the record was not accepted
-├── NodeUnreachableError          no connection could be opened; nothing was sent
+├── NodeUnreachableError          no connection could be opened, or a node does not answer a read; nothing was written
 ├── ConnectionLostError           the connection was lost or abandoned while an answer was due; the outcome is unknown
 ├── BadReplyError                 the peer violated the protocol; the outcome is unknown
 ├── RequestTimeoutError           no answer in time; the outcome is unknown
@@ -23,7 +23,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
 ├── OffsetOutOfRangeError         log_start_offset, high_watermark
 ├── UnknownSubscriptionError
-├── RecordError                   a record does not decode; topic, partition, offset
+├── RecordError                   a record does not decode or cannot be a dead letter; topic, partition, offset
 ├── SequenceError                 SequenceGapError, ProducerFencedError, UnknownProducerError,
 │                                 DuplicateOutOfWindowError, ProducerIdSharedError
 ├── GroupError                    MemberFencedError, GroupNotEmptyError, UnknownGroupError
@@ -102,7 +102,7 @@ class UsageError(TidelogError):
 
 
 class ClosedError(UsageError):
-    """The client, producer or consumer was closed."""
+    """The client, producer or consumer was closed. If that ended a request in flight, `definite` is False."""
 
 
 class ForkedError(UsageError):
@@ -139,7 +139,7 @@ class NodeUnreachableError(TidelogError):
 
 
 class ConnectionLostError(TidelogError):
-    """The connection was lost while an answer was due, or its node was silent and is no longer the owner."""
+    """The connection was lost while an answer was due, or the request was abandoned because its node was silent."""
 
     default_retriable = True
     default_definite = False
@@ -199,7 +199,7 @@ class CredentialsExpiredError(AccessError):
 
 
 class ForbiddenError(AccessError):
-    """The client's principal may not perform the requested operation."""
+    """The principal may not perform the operation, or the operation is blocked, for example by a hold on the topic."""
 
 
 class TicketRefusedError(AccessError):
@@ -267,7 +267,7 @@ class OffsetOutOfRangeError(TidelogError):
 
 
 class RecordError(TidelogError):
-    """A record cannot be deserialized.
+    """A record cannot be deserialized, or cannot be published to the dead-letter topic.
 
     Attributes:
         topic: the topic's name.
@@ -343,7 +343,7 @@ class NodeBusyError(TidelogError):
 
 
 class NotOwnerError(NodeBusyError):
-    """Another node owns the partition; `epoch` is the highest epoch that the answering node knows."""
+    """Another node owns the partition, or none is known to; `epoch` is the highest that the answering node knows."""
 
     default_code = pb.NOT_OWNER
     epoch: int = 0
@@ -372,7 +372,7 @@ class DiskFullError(NodeBusyError):
 
 
 class LimboError(NodeBusyError):
-    """The replica is being repaired and serves no requests."""
+    """The node's replica is halted, for example because its log is damaged; it takes no records until repaired."""
 
     default_code = pb.LIMBO
 
@@ -402,13 +402,13 @@ class GroupError(TidelogError):
 
 
 class MemberFencedError(GroupError):
-    """The consumer is no longer a member of its group, or another member owns the partition; nothing was committed."""
+    """The consumer is no longer in its group, or another member owns the partition; the position was not committed."""
 
     default_code = pb.MEMBER_FENCED
 
 
 class GroupNotEmptyError(GroupError):
-    """The group has members, so only they may commit, and it cannot be deleted."""
+    """The group has members: only they may commit, and the group cannot be deleted."""
 
     default_code = pb.GROUP_NOT_EMPTY
 
@@ -482,7 +482,7 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.TICKET_REFUSED: TicketRefusedError,
     pb.QUOTA_EXCEEDED: QuotaExceededError,
 }
-"""Unknown codes, of a newer node, become plain `TidelogError`s."""
+"""Error code -> exception class; codes that are missing here, of a newer node, become plain `TidelogError`s."""
 
 
 def error_of(message: pb.Error, node: str = "") -> TidelogError:

@@ -14,7 +14,7 @@ from tidelog_proto.process.epoch_units import wrong_unit
 FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 
 _FLAGS: Final = {schema_of(1 << bit).names[0]: 1 << bit for bit in range(COLUMN_FLAGS.bit_length())}
-"""Wire columns by name."""
+"""Flag of each wire column, by name."""
 WIRE_COLUMNS: Final = tuple(_FLAGS)
 
 
@@ -40,7 +40,7 @@ def projection_message(
     """Return the wire message of the columns and range that a reader needs; None if no argument limits them.
 
     Raises:
-        InvalidRequestError: a column does not exist.
+        InvalidRequestError: a column does not exist, or a time is not in microseconds.
     """
     if columns is None and since_us is None and until_us is None and end_offset is None:
         return None

@@ -1,9 +1,9 @@
-"""What `Client` requires of its argument `metrics`.
+"""The interface of a client's metrics: the argument `metrics` of `Client`.
 
 Any class with these methods works, without inheritance; `tidelog.prometheus.PrometheusMetrics` is one. The methods are
 called on the client's event loop (with `tidelog.sync`, in its thread), once per batch or frame and never per record;
-they must be fast and must not block. One object may serve several clients. An exception of a method is logged once and
-otherwise ignored. Without `metrics` no work is done.
+they must be fast and must not block. One object may serve several clients. The first exception of a method is
+logged, and all are ignored. Without `metrics` no work is done.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class ClientMetrics(Protocol):
-    """What `Client` requires of an object that counts its records, failures and connections.
+    """Counts a client's records, failures and connections.
 
     Sizes are bytes of batches as sent, with headers.
     """

@@ -34,10 +34,12 @@ NOT_KNOWN: Final = -2
 
 
 class Receipt(NamedTuple):
-    """The position of an acknowledged record. `timestamp_us` is the node's append time, µs since 1970.
+    """The position of an acknowledged record.
 
-    In a topic that drops duplicates (`deduplicate_s`, `deduplicate_records`) the offset of a dropped record is -1.
-    If an answer was lost, the node may no longer know which records of a batch were dropped; their offset is then -2.
+    Attributes:
+        offset: offset of the record; -1 if it was dropped as a duplicate (`deduplicate_s`, `deduplicate_records`); -2
+            if an answer was lost and the node no longer knows which records of the batch were dropped.
+        timestamp_us: the node's append time, µs since 1970.
     """
 
     partition: int
@@ -52,15 +54,21 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One replica of a partition, as its owner sees it: durable end, lag in records, and latency.
+    """One replica of a partition, as its owner sees it.
 
-    `streaming` is False while the replica catches up from the log. `latency_us` is the average time from sending a
-    batch to the replica's acknowledgement. `missing_epochs` is the number of epochs whose records the replica still has
-    to fetch: sealed ones, and the open one while the copy has a fault; `missing_records` counts the records of the
-    sealed ones. A new replica receives current records immediately and older epochs later. `copy_fault` is another
-    fault that the replica reports: "short" (its machine crashed before all data was synced), "damaged" (damaged data
-    was truncated from its end), "limbo" (it does not take part in replication), "failed" (a disk error); "" if none is
-    known.
+    A new replica receives current records immediately and older epochs later.
+
+    Attributes:
+        held_offset: end of the records that the replica has stored durably.
+        lag: number of records between the end of the replica and that of the owner.
+        streaming: False while the replica catches up from the log.
+        latency_us: average time from sending a batch to the replica's acknowledgement.
+        missing_epochs: number of epochs whose records the replica still has to fetch: sealed ones, and the open one
+            while the copy has a fault.
+        missing_records: number of records of these sealed epochs.
+        copy_fault: another fault that the replica reports: "short" (its machine crashed before all data was synced),
+            "damaged" (damaged data was truncated from its end), "limbo" (it does not take part in replication),
+            "failed" (a disk error); "" if none is known.
     """
 
     node_id: str
@@ -96,11 +104,13 @@ class NextDeletion:
 class Partition:
     """One partition of a topic. Sizes are in bytes; offsets and sizes are 0 if only routing was requested.
 
-    `replicas` are set in the cluster status and in the description of a topic, if the owner answers. The description of
-    a topic also has: `oldest_append_us` and `newest_append_us`, the append times of the first and the last record, µs
-    since 1970, 0 if there are no records or the time is unknown; `next_deletion`, the next deletion by retention, None
-    if nothing will be deleted; and `unindexed_bytes`, the size of the part of the log that is not in the topic's
-    indexes, so that lookups have to scan it.
+    Attributes:
+        replicas: set in the cluster status and in the description of a topic, if the owner answers. The attributes
+            below are only set in the description.
+        oldest_append_us, newest_append_us: append times of the first and the last record, µs since 1970; 0 if there are
+            no records or the time is unknown.
+        next_deletion: the next deletion by retention; None if nothing will be deleted.
+        unindexed_bytes: size of the part of the log that is not in the topic's indexes, so that lookups scan it.
     """
 
     partition: int
@@ -120,13 +130,13 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the node describes it. `topic_id` is 16 bytes: a recreated topic has another one.
+    """A topic as the node describes it. The other attributes are the settings of the topic, see `TopicSettings`.
 
-    Records are deleted when they are older than `retention_ms` or the partition is larger than `retention_bytes`; 0 for
-    no limit. `cleanup` selects deletion, compaction to the newest record of each key, or both. While `hold` is set
-    nothing is deleted. A record is dropped if one of the last `deduplicate_records` records appended in the last
-    `deduplicate_s` seconds has the same content. If one of the two is 0, only the other one counts; if both are 0, no
-    record is dropped.
+    Attributes:
+        topic_id: 16 bytes; a recreated topic has another one.
+        partitions: the partitions; empty if the topic is listed without them.
+        ack_quorum: number of replicas that must store a record before it is acknowledged with `acks="quorum"`; 0: a
+            majority.
     """
 
     name: str
@@ -238,7 +248,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A result of `list_offsets`.
+    """The offset of a point in the log, as `list_offsets` returns it.
 
     Attributes:
         offset: the requested offset: the log start, the high watermark, or that of the first record with the timestamp
@@ -258,10 +268,14 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's position in one partition: `next_offset` is the next record to read.
+    """A group's position in one partition.
 
-    `epoch` is the epoch of the record before the position; None if the position was set by a reset, or if the
-    committing client had not read that record or is of a release that does not report epochs.
+    Attributes:
+        next_offset: offset of the next record to read.
+        note: stored with the position by the committing client.
+        commit_timestamp_us: time of the commit, µs since 1970.
+        epoch: epoch of the record before the position; None if the position was set by a reset, or if the committing
+            client had not read that record or is of a release that does not report epochs.
     """
 
     topic: str
@@ -274,7 +288,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A result of `fetch`.
+    """The batches that a `fetch` has read, and where to continue.
 
     Attributes:
         batches: whole batches with records, in order; the first one is trimmed to the requested offset.
@@ -373,15 +387,18 @@ def records_from(topic: str, partition: int, offsets: Iterator[int], columns: Re
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
+    """A node of the cluster, with its load.
 
-    `state` is what the node reports: running, disk_full (it refuses publishes), stopping or failed; "no answer" if the
-    node does not answer. `membership` is the state that the other nodes have detected: alive, suspect, dead, left or
-    unknown; "" in a single-node cluster. A `draining` node gets no new replicas, and its replicas are moved to other
-    nodes. `no_quorum` is the number of its partitions that accept no records, because too few of their replicas are
-    available. `certificate_ends_us` and `ca_ends_us` are when its certificate and its trusted CA expire, µs since 1970;
-    None without TLS. `level` is the highest feature level that its build supports; None if the answering node does not
-    support levels.
+    Attributes:
+        state: the state that the node reports: running, disk_full (it refuses publishes), stopping or failed; "no
+            answer" if the node does not answer.
+        membership: the state that the other nodes have detected: alive, suspect, dead, left or unknown; "" in a
+            single-node cluster.
+        draining: whether the node gets no new replicas, and its replicas are moved to other nodes.
+        no_quorum: number of its partitions that accept no records, because too few of their replicas are available.
+        certificate_ends_us, ca_ends_us: when its certificate and its trusted CA expire, µs since 1970; None without
+            TLS.
+        level: the highest feature level that its build supports; None if the answering node does not support levels.
     """
 
     node_id: str
@@ -446,7 +463,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
-    """A partition's owner as of `epoch`, and the nodes that hold a replica, as far as known."""
+    """A partition's owner as of `epoch` ("" if unknown), and the nodes that hold a replica, as far as known."""
 
     owner: str
     epoch: int
@@ -473,7 +490,13 @@ GroupState = Literal["empty", "stable", "moving"]
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberInfo:
-    """A member of a group: `reads` are the partitions that it reads, `is_to_read` those of its target assignment."""
+    """A member of a group.
+
+    Attributes:
+        instance_id: id of a static member; None if the member is not static.
+        reads: the partitions that it reads, or has not released yet.
+        is_to_read: the partitions of its target assignment.
+    """
 
     member_id: str
     instance_id: str | None
@@ -487,9 +510,12 @@ class GroupMemberInfo:
 class GroupInfo:
     """A consumer group.
 
-    `members` is only set by `Groups.describe`. `last_commit_us` is the time of the last commit, µs since 1970; None if
-    the group has no positions. `creator` is None if the group was created before group quotas existed, or without
-    authentication.
+    Attributes:
+        position_count: number of partitions with a committed position.
+        last_commit_us: time of the last commit, µs since 1970; None if the group has no positions.
+        members: only set by `Groups.describe`.
+        creator: the principal that created the group; None if the group was created before group quotas existed, or
+            without authentication.
     """
 
     name: str
@@ -506,10 +532,13 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A group's lag in one partition, in offsets.
+    """A group's lag in one partition.
 
-    If the group has no position in the partition, `next_offset` is None and the lag counts from the log start. `epoch`
-    is as in `Committed`.
+    Attributes:
+        next_offset: offset of the next record to read; None if the group has no position in the partition.
+        lag: number of offsets from `next_offset`, or the log start if that is higher or there is no position, to the
+            high watermark.
+        commit_timestamp_us, note, epoch: as in `Committed`; None without a position.
     """
 
     topic: str

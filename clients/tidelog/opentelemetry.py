@@ -56,7 +56,7 @@ def context_of(record: Record) -> context.Context:
 
 @contextmanager
 def span_of(record: Record, name: str | None = None, *, tracer: trace.Tracer | None = None) -> Iterator[trace.Span]:
-    """Enter a span for processing a record, as a child of the span in which it was published.
+    """Enter a span for processing a record, as a child of the span in its headers, or else of the current span.
 
     An exception is recorded in the span and propagated.
 

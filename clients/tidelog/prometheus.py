@@ -1,7 +1,7 @@
 """Client metrics for Prometheus: `Client(..., metrics=PrometheusMetrics())`.
 
-Counts into a registry of the package `prometheus-client`; the application exposes it, for example with
-`prometheus_client.start_http_server`. Names and labels are in docs/metrics.md.
+`PrometheusMetrics` counts into a registry of the package `prometheus-client`; the application exposes it, for example
+with `prometheus_client.start_http_server`. Names and labels are in docs/metrics.md.
 
 The series of a topic are cached, because a lookup by labels takes longer than an increment.
 """

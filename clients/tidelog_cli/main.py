@@ -1,4 +1,4 @@
-"""Build and run the `tidelog` command; errors become one line and an exit code.
+"""The `tidelog` command: its sub-commands, and its run, in which errors become one line and an exit code.
 
 The module of a command is loaded only for that command or for the help: all modules take 0.05 s of processor time, and
 those of an installed part, such as the gateway, up to 0.5 s.

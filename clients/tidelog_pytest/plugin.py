@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # Importing the client is slow, so only tests with a fixture 
 def tidelog_node() -> Iterator[LocalNode]:
     """Return a running node, shared by all tests of a run; with pytest-xdist, one per worker process.
 
-    A test that stops or kills it must start it again. `tidelog_node.async_client()` returns a client for an event loop.
+    A test that stops or kills the node must start it again. `tidelog_node.async_client()` returns a client for an event
+    loop.
     """
     from tidelog import testing  # noqa: PLC0415 - see above
 

@@ -1,6 +1,6 @@
 """`make demo`: flights into three nodes over HTTP and natively, out over a WebSocket, analysed by Spark.
 
-It verifies the received records, the records stored by each node, and Spark's result.
+The demonstration verifies the received records, the records stored by each node, and Spark's result.
 
 Exit codes: 0 if all counts match, 1 if one differs, 2 if a component failed, 130 after Ctrl-C.
 """

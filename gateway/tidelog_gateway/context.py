@@ -45,8 +45,9 @@ class Gateway:
     Attributes:
         caller: the authenticated caller; None without authentication and on open paths, with the gateway's own client.
         may_impersonate: asks a node whether the gateway may act for callers; None before the application has started.
-        open_websockets: number of open WebSockets, streams and waiting reads of a topic, of all callers, except
-            WebSockets that have not authenticated yet; `websockets_of` counts those of each principal.
+        open_websockets: in the application's `Gateway`, number of open WebSockets, streams and waiting topic reads of
+            all callers, except WebSockets that have not authenticated yet; `websockets_of` has the number of each
+            principal.
         unauthenticated_websockets: slots of WebSockets that have not authenticated yet.
         feeds: shared reads of the caller's subscriptions.
         topic_ends: high watermarks of the topics of the caller's subscriptions.
@@ -56,7 +57,7 @@ class Gateway:
         peers: the other workers; None if this process is the whole gateway.
         turns: fair scheduling of the long work of all callers on the event loop.
         stopping: set when the process begins to stop, which ends all waits for records.
-        stop_until: deadline of the stop, on the clock of `time.monotonic`.
+        stop_until: in the application's `Gateway`, deadline of the stop, on the clock of `time.monotonic`.
     """
 
     settings: GatewaySettings

@@ -190,7 +190,7 @@ async def commit_offsets(gateway: GatewayDep, request: Request, group: GroupPath
 
 
 class Position(Protocol):
-    """What `commit_positions` requires of an offset to commit; `CommitItem` implements it."""
+    """An offset to commit by `commit_positions`, such as a `CommitItem`."""
 
     topic: str
     partition: int
@@ -251,11 +251,14 @@ async def committed_of(gateway: Gateway, group: str, topic: str | None) -> list[
 
 
 def parse_timestamp(text: str, parameter: str = "timestamp") -> datetime:
-    """Parse a time; `parameter` names it in the error.
+    """Parse a time in milliseconds since 1970 or in ISO 8601 with a time zone.
+
+    Args:
+        text: the time.
+        parameter: name of the query parameter in the error.
 
     Raises:
-        Problem: 422 when it is neither milliseconds nor ISO 8601 with a time zone, or out of range; also for a time in
-            another unit, such as seconds.
+        Problem: 422, the text has neither form, is out of range, or probably has another unit, such as seconds.
     """
     if text.isascii() and text.isdigit() and len(text) <= TIMESTAMP_DIGITS_MAX:
         if reason := wrong_unit(int(text), "milliseconds", exact="the ISO 8601 text"):

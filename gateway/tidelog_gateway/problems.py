@@ -218,7 +218,7 @@ ERRORS_LISTED_MAX: Final = 1_000
 
 
 def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
-    """Return pydantic's faults of a JSON body, like `validation_errors`, in bounded time."""
+    """Return pydantic's faults of a JSON body, like `validation_errors`; one fault if there are too many to list."""
     count = error.error_count()
     if count > ERRORS_LISTED_MAX:
         detail = (

@@ -15,6 +15,7 @@ class RouteCost(NamedTuple):
     """The cost of one route.
 
     Attributes:
+        largest: the largest request that the limits allow, in words.
         largest_ms: time of the request `largest` on the event loop's thread, in milliseconds, rounded up.
         bound: the limits that are checked before the work starts.
         paced: whether the gateway works in short time slices, in the caller's turn, instead of processing each answer

@@ -151,7 +151,7 @@ def scan_segments(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a topic in full segments: from mappings and from files of the same node, alternating."""
+    """Read a topic in full segments, alternating between mapped segments and file reads of the same node."""
     plan = bench.Plan(size, batch_records, rounds, seconds, records, data)
     sys.stderr.write(
         f"measuring {rounds} rounds of a scan with segment_read=mapped, with segment_read=file and of the probe ...\n"
@@ -319,7 +319,7 @@ def fair(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish at a low rate: alone, during a flood of the node without and with a quota, and of another node."""
+    """Publish at a low rate: alone, during a flood of the same node (without and with a quota), and of another node."""
     plan = FairnessPlan(
         connections=connections,
         batch_bytes=batch_bytes,

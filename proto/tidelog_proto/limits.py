@@ -31,8 +31,8 @@ BATCH_RECORDS_MAX: Final = 1_000_000
 TAG_BYTES_MAX: Final = 4 * KIB
 
 DERIVED_EXTRA_BYTES: Final = 4 * KIB
-"""Bytes by which a derived batch may exceed both limits, so that a record of maximum size fits with its added
-columns."""
+"""Bytes by which a derived batch may exceed the limits of a batch's size and of its uncompressed body, so that a record
+of maximum size fits with its added columns."""
 
 # Frames ------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ TOKEN_BYTES_MAX: Final = 16 * KIB
 INSTANCE_ID_BYTES_MAX: Final = 255
 
 GROUP_SESSION_MS_DEFAULT: Final = 10_000
-"""Default of a group member's session time-out."""
+"""Default of a group member's session timeout."""
 GROUP_SESSION_MS_MIN: Final = 500
 GROUP_SESSION_MS_MAX: Final = 1_800_000
 LOAD_BYTES_S_MAX: Final = 1e12
@@ -101,8 +101,8 @@ FORWARDED_IN_FLIGHT_MAX: Final = 4096
 TOPIC_NAME_CHARS_MAX: Final = 200
 TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 16_384
-"""Maximum number of partitions of a topic. A request has at most ENTRIES_PER_REQUEST_MAX, so larger topics need several
-requests."""
+"""Maximum number of partitions of a topic. A request has at most ENTRIES_PER_REQUEST_MAX entries, so larger topics need
+several requests."""
 REPLICATION_FACTOR_MAX: Final = 9
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
@@ -123,8 +123,8 @@ loop."""
 # Producers ---------------------------------------------------------------------------------------------
 
 SEQUENCE_WINDOW_BATCHES: Final = 8
-"""Number of newest batches of a producer that a partition remembers; a retry of one of them is answered with its first
-offset."""
+"""Number of newest batches of a producer that a partition remembers; a retry of one of them is answered with the first
+offset of that batch."""
 
 PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
 """Maximum number of unacknowledged batches of a producer in one partition."""

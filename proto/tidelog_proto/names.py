@@ -22,7 +22,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 @lru_cache(maxsize=1024)
 def check_topic_name(name: str) -> None:
-    """Refuse an invalid name of a user's topic. Cached, because each request checks the name several times.
+    """Refuse an invalid name of a user's topic. Valid names are cached: each request checks the name several times.
 
     Raises:
         ProtocolError: INVALID_TOPIC, with the rule that the name violates.

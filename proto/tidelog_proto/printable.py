@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 MESSAGE_CHARS_MAX: Final = 4_000
-"""Maximum number of characters of an error message; log lines may be longer."""
+"""Maximum number of characters of an error message before escaping; log lines may be longer."""
 
 
 def printable(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:
-    """Return a text with unprintable characters escaped, truncated to `chars_max` characters."""
+    """Return a text, cut off after `chars_max` characters, with unprintable characters escaped."""
     if len(text) > chars_max:
         text = text[:chars_max] + "..."
     if text.isprintable():

@@ -1,7 +1,7 @@
 """The settings of a topic, in one table.
 
 The broker's checks and defaults, the client, the options of `tidelog topic create|alter`, the HTTP schema and
-docs/configuration.md are made from it. A new setting needs:
+docs/configuration.md are made from this table. A new setting needs:
 
 1. a field in `TopicConfig` and `TopicAlter` of broker.proto,
 2. a row in `TOPIC_SETTINGS`,
@@ -58,7 +58,7 @@ class TopicSetting:
 
     Attributes:
         name: of the protobuf field, the keyword argument, and the member of a JSON object.
-        help: one sentence for `--help`, the HTTP schema and the page.
+        help: one sentence for `--help`, the HTTP schema and docs/configuration.md.
         kind: `int`, `bool`, or `str` for one of `choices`.
         minimum, maximum: the range of an integer, both included. With a minimum of 1 or more, 0 in a stored
             configuration means the default.
@@ -114,7 +114,7 @@ class TopicSetting:
         return value
 
     def decode(self, stored: Stored) -> Any:
-        """Return the value for the value of the `TopicConfig` field; for a choice of a later release, the default."""
+        """Return the value for a stored `TopicConfig` field; the default for a choice of a later release."""
         if self.kind is not str or self._is_other(stored):
             return stored
         names = {number: name for name, number in self.choices.items()}
@@ -284,7 +284,7 @@ def values_of(config: pb.TopicConfig) -> dict[str, Any]:
 
 
 def fill_in_defaults(config: pb.TopicConfig) -> None:
-    """Set each field that is 0 to its default, in a new topic, or in a topic that is older than the setting."""
+    """Set each field that is 0 or empty to its default: a new topic does not set it, or the topic is older than it."""
     for name, setting in TOPIC_SETTINGS.items():
         if setting.default and not getattr(config, name):
             setattr(config, name, setting.default)

@@ -1,4 +1,4 @@
-"""Departures and arrivals in order of publication; some events are published late, and a few of them too late."""
+"""Departures and arrivals in order of publication; some departures are published late, and a few of them too late."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DEPARTURES: Final = "departures"
 ARRIVALS: Final = "arrivals"
 DAY_US: Final = 86_400_000_000
 LATE_ONE_IN: Final = 40
-"""One event in this many is published some hours late, within the watermark of a day."""
+"""One departure in this many is published some hours late, within the watermark of a day."""
 TOO_LATE_ONE_IN: Final = 500
-"""One event in this many is published three days late, when its day is closed."""
+"""One departure in this many is published three days late, when its day is closed."""
 _HOUR_US: Final = DAY_US // 24
 
 

@@ -2,7 +2,7 @@
 
 At the end it verifies that each day of each carrier is in the topic `delays` once, with the right number of departures
 (except those published too late), and that each landed flight is in `caught-up` once. Exit code 0: verified, 1: wrong
-results, 2: a part failed.
+results, 2: the queries failed or took too long.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACE_S: Final = 0.4
 """Time in which a day of flights is published, unless publishing takes longer."""
 START_S: Final = 180.0
 END_S: Final = 420.0
-"""Time limits in seconds for the start of the queries, and for reading all records."""
+"""Time limits in seconds for the queries: START_S until a day is closed, END_S for reading all records."""
 STARTS_MAX: Final = 3
 """Maximum number of starts of the queries: on a busy machine, Spark's Python workers may need more than ten seconds to
 start, which is Spark's limit."""

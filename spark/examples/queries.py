@@ -1,5 +1,7 @@
 """Two streaming queries over flights, and the program that runs them until it is killed, or until all is read.
 
+The queries return:
+
     delays     number and mean delay of a carrier's departures of a day, once when the day is closed
     caught_up  each landed flight with the minutes it caught up in the air: a join of departures and arrivals
 
@@ -22,7 +24,7 @@ from pyspark_tidelog import local_spark
 DELAYS: Final = "delays"
 CAUGHT_UP: Final = "caught-up"
 CLOSED_AFTER: Final = "1 day"
-"""How late an event may be published: Spark's watermark."""
+"""Maximum delay between an event and its publication: Spark's watermark."""
 
 
 def events(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
@@ -67,7 +69,7 @@ def _same_trip() -> Any:
 
 
 def start(frame: DataFrame, bootstrap: str, topic: str, checkpoints: Path, *, to_the_end: bool) -> StreamingQuery:
-    """Write a stream to a topic until it is stopped, or until all current records are read."""
+    """Start a query that writes a stream to a topic until it is stopped, or until all current records are read."""
     trigger: dict[str, Any] = {"availableNow": True} if to_the_end else {"processingTime": "0 seconds"}
     writing = frame.writeStream.format("tidelog").options(bootstrap=bootstrap, topic=topic)
     return writing.option("checkpointLocation", str(checkpoints / topic)).trigger(**trigger).start()

@@ -1,7 +1,7 @@
 """Spark data source for Tidelog topics: `spark.read.format("tidelog")`.
 
-Spark finds it if it is installed next to pyspark (on the executors, too). `local_spark()` starts a local session, also
-on a machine without Java:
+Spark finds the data source if this package is installed next to pyspark (on the executors, too). `local_spark()` starts
+a local session, also on a machine without Java:
 
     from pyspark_tidelog import local_spark
 

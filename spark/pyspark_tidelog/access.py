@@ -1,8 +1,8 @@
 """Addresses, TLS and credentials for the cluster, from options, a context and the environment.
 
-They are read on the driver, where the query is planned, and pickled for the tasks together with the contents of files,
-because the files and variables may be missing on the machines of the tasks. A task first tries to read the file of a
-key, token or password itself, so that renewed credentials are used if all machines have the file.
+These settings are read on the driver, where the query is planned, and pickled for the tasks together with the contents
+of files, because the files and variables may be missing on the machines of the tasks. A task first tries to read the
+file of a key, token or password itself, so that renewed credentials are used if all machines have the file.
 
 Secrets are only accepted in files, not as options: Spark shows options in plans, in its UI and in its event log.
 """
@@ -44,7 +44,7 @@ SECRETS: Final = {"apikey": "apiKeyFile", "api_key": "apiKeyFile", "token": "tok
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How tasks connect to the cluster.
+    """The settings with which the driver and the tasks connect to the cluster.
 
     Attributes:
         bootstrap: addresses of nodes, "host:port".

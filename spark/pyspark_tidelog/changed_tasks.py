@@ -5,9 +5,9 @@ to other tasks: some tasks detect that rows of their earlier attempt are missing
 have no rows now or no longer exist. Those rows would be duplicated without notice.
 
 Tasks do not know how many there are, so the driver checks when all are done, and only if there was an earlier attempt:
-a topic keeps a registry of the tasks of each micro-batch, and exactly one task finds it empty unless an earlier attempt
-had started (`tidelog.produce.work_registry`). The driver checks all registered numbers that did not write this time,
-separately for each topic, because the rows of a topic may have moved between tasks.
+a topic keeps a registry of the tasks of each micro-batch, and exactly one task finds the registry empty unless an
+earlier attempt had started (`tidelog.produce.work_registry`). The driver checks all registered numbers that did not
+write this time, separately for each topic, because the rows of a topic may have moved between tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The columns of the source, which are those of Spark's Kafka source, with their Spark and Arrow types.
 
-`tidelog.tables.joined_batches` converts the stored columns. It joins batches because Spark has a fixed cost per Arrow
-batch: with batches of 1,000 rows it loses about a third of its throughput.
+`tidelog.tables.joined_batches` converts the stored columns, and joins batches, because Spark has a fixed cost per Arrow
+batch: with batches of 1,000 rows Spark loses about a third of its throughput.
 """
 
 from __future__ import annotations

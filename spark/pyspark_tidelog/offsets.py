@@ -1,4 +1,4 @@
-"""Computes the offset ranges of a batch read, and the starting offsets of a stream, from each partition's bounds.
+"""Offset ranges of a batch read, and starting offsets of a stream, computed from each partition's bounds.
 
 The bounds (first offset and high watermark) are those at planning time. This module makes no requests, so that the
 rules for missing records can be tested without a broker: `plan.py` requests the bounds, and the offsets for timestamps
@@ -33,7 +33,7 @@ from pyspark_tidelog.options import (
 from tidelog.requests.offset_ranges import OffsetRange
 
 TASKS_MAX: Final = 100_000
-"""Maximum number of tasks of a load or a micro-batch, because Spark's driver keeps them in memory."""
+"""Maximum number of tasks of a batch read or a micro-batch, because Spark's driver keeps them in memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,14 +57,23 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """First offset at or after a timestamp; the end offset, and `found` is False, if all records are older."""
+    """The result of looking up a timestamp in a partition.
+
+    Attributes:
+        offset: the first offset at or after the timestamp; the end offset if all records are older.
+        found: whether there is a record at or after the timestamp.
+    """
 
     offset: int
     found: bool
 
 
 def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartition]:
-    """Return the chosen partitions, sorted; `topics` maps existing topics to their number of partitions.
+    """Return the chosen partitions, sorted.
+
+    Args:
+        selection: the options that choose partitions.
+        topics: number of partitions of each existing topic.
 
     Raises:
         OptionError: a named topic or partition does not exist, or a pattern matches no topic.
@@ -113,7 +122,7 @@ def resolve(
     starting: Mapping[TopicPartition, Lookup],
     ending: Mapping[TopicPartition, Lookup],
 ) -> tuple[list[OffsetRange], list[str]]:
-    """Return the non-empty ranges to read, one per partition and sorted, and a warning for each shortened one.
+    """Return the non-empty ranges to read, one per partition and sorted, and a warning for each part that is missing.
 
     Args:
         bounds: the bounds of each chosen partition at planning time.
@@ -207,7 +216,7 @@ def split(
     None sets no bound.
 
     Raises:
-        OptionError: there would be more ranges than Spark can plan.
+        OptionError: `max_records` would need more than `TASKS_MAX` ranges.
     """
     parts = _at_least(ranges, min_partitions)
     if max_records is None:

@@ -1,4 +1,4 @@
-"""Parsing of option values: numbers, lists and offsets by partition; errors contain valid values."""
+"""Parsing of option values: numbers, lists and offsets by partition; `OptionError` for others, with a valid value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog_proto.limits import TIMESTAMP_MS_MAX
 from tidelog_proto.process.epoch_units import EPOCH, wrong_unit, zoned_time
 
 NUMBER_MAX: Final = (2**63 - 1) // 1000
-"""Largest number of milliseconds that fits a long in microseconds; larger than all offsets."""
+"""Largest number of milliseconds that fits a long in microseconds; larger than all offsets in practice."""
 
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h)?", re.ASCII)
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -40,7 +40,7 @@ def numbers_per_partition(name: str, text: str, example: str, *, lowest: int) ->
 
 
 def times_per_partition(name: str, text: str, example: str) -> dict[str, dict[int, int]]:
-    """Parse `{"topic": {"partition": time}}`, each time as `timestamp_us`, or as an integer; return microseconds."""
+    """Parse `{"topic": {"partition": time}}`, each time an integer or text for `timestamp_us`; return microseconds."""
 
     def checked(time: object, place: str) -> int:
         return timestamp_us(name, time if isinstance(time, str) else repr(time), f" for {place}")
@@ -105,7 +105,7 @@ def count(options: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def duration_s(options: Mapping[str, str], name: str, default: float) -> float:
-    """Parse a duration such as "15m", and return seconds; a number without a unit is milliseconds, as in Spark."""
+    """Parse a duration such as "15m" to seconds, or return `default`; a plain number is milliseconds, as in Spark."""
     if name not in options:
         return default
     match = _DURATION.fullmatch(options[name])

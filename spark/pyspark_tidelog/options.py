@@ -55,7 +55,7 @@ MAX_RECORDS_PER_BATCH_DEFAULT: Final = 100_000
 MAX_RECORDS_PER_BATCH_MAX: Final = 1_000_000
 MIN_PARTITIONS_MAX: Final = 100_000
 MAX_TRIGGER_DELAY_S_DEFAULT: Final = 15 * 60.0
-"""How long a stream waits for `minOffsetsPerTrigger` records; the default of Spark's Kafka source."""
+"""Maximum time that a stream waits for `minOffsetsPerTrigger` records; the default of Spark's Kafka source."""
 
 _PER_PARTITION = Mapping[str, Mapping[int, int]]
 OPTION_NAMES: Final = (
@@ -277,6 +277,7 @@ def known_only(
 
     Args:
         raw_options: the options from Spark, in any case.
+        names: the known options.
         foreign: names of other sources, in lower case, and their equivalents.
         side: reading or writing.
 
@@ -346,9 +347,12 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge: bool) -> Position:
-    """Parse the start or end of ranges; more precise options override less precise ones (as in Kafka's source).
+    """Parse the start or end of ranges; of several options one takes precedence, as in Spark's Kafka source.
 
-    `one_edge`: refuse the opposite edge of `default`, which would read nothing.
+    Args:
+        side: "starting" or "ending".
+        default: the position without an option.
+        one_edge: refuse the opposite edge of `default`, which would read nothing.
     """
     by_time, by_times, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if by_time in options:

@@ -34,7 +34,8 @@ def check_columns(schema: StructType, *, topic: str | None) -> None:
     """Refuse columns that records do not have.
 
     Raises:
-        OptionError: a column is unknown or has a wrong type, or the value or the topic is missing.
+        OptionError: a column is unknown or has a wrong type, the value or the topic is missing, or both the option and
+            a column give the topic.
     """
     for field in schema.fields:
         if field.name not in _TYPES:
@@ -69,6 +70,10 @@ class Rows(NamedTuple):
 
 def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     """Group a query's rows by topic and partition; the order within a group is preserved.
+
+    Args:
+        batch: the rows, with columns that `check_columns` has accepted.
+        topic: the topic of all rows; None if they have the column `topic`.
 
     Raises:
         OptionError: a row has no topic.

@@ -48,7 +48,7 @@ class Plan:
 
 
 def make_plan(options: ReadOptions, client: Client, narrowed: Narrowed = EVERYTHING) -> Plan:
-    """Plan a load: the records that match the options and the bounds of the query.
+    """Plan a batch read of the records that match the options and the bounds of the query.
 
     Raises:
         OptionError: the options do not fit the topics.
@@ -95,7 +95,12 @@ def starts_of(options: ReadOptions, client: Client, losses: Losses) -> StreamPos
 
 
 def bounds_of(options: ReadOptions, client: Client, *, all_named: bool = False) -> PartitionBounds:
-    """Return the current bounds of the chosen partitions, without topics that do not exist.
+    """Return the current bounds of the chosen partitions that exist.
+
+    Args:
+        options: the parsed options.
+        client: sends the requests.
+        all_named: whether all topics and partitions that the options name must exist.
 
     Raises:
         OptionError: with `all_named`, a topic or partition named in the options does not exist.

@@ -53,7 +53,7 @@ class TaskResult(WriterCommitMessage):
     Attributes:
         rows: number of rows of the task.
         stored_before: number of these rows that earlier attempts had stored.
-        starts: the topics that the task wrote to, and their state when it started.
+        starts: the topics that the task wrote to, and their state when it started; empty in a batch job.
         query: the stream's query id; empty in a batch job.
         task: the task's number; 0 in a batch job.
     """
@@ -112,7 +112,9 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         return TaskResult(result.rows, result.stored_before, result.starts, query, number)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Check that no earlier attempt had other tasks; the rows were committed when the tasks returned.
+        """Check that no earlier attempt had other tasks, unless `failOnChangedRows` is off.
+
+        The rows were already committed when the tasks returned.
 
         Raises:
             ChangedRowsError: an earlier attempt had other tasks.

@@ -1,9 +1,9 @@
 """The Spark data source: topics as tables with the columns of Spark's Kafka source.
 
 Spark finds `DefaultSource` in every importable module whose name begins with `pyspark_`, on the driver and on the
-executors, without registration. It is called in several processes: `schema` and `partitions` in planning workers of the
-driver, `read` in the tasks. Planning opens and closes its own connection; a Python worker keeps that of its last task
-(`kept_client.py`).
+executors, without registration. Spark calls the source in several processes: `schema` and `partitions` in planning
+workers of the driver, `read` in the tasks. Planning opens and closes its own connection; a Python worker keeps the
+connection of its last task (`kept_client.py`).
 
 Spark passes filters if `spark.sql.python.filterPushdown.enabled` is on; they are used only if Spark keeps the planned
 read for the scan with these filters (`pushdown.py`). Spark does not tell Python sources which columns a query uses: set
@@ -114,7 +114,7 @@ class FilterTaker:
         self._tasks = tasks
 
     def __call__(self, filters: list[Any]) -> list[Any]:
-        """Narrow the read if it is planned for this scan only; return all filters, which Spark applies itself."""
+        """Narrow the read if it is planned for this scan only, else log a warning; return all filters for Spark."""
         if PLAN_BELONGS_TO_SCAN:
             self._tasks.narrowed = narrowed(filters)
         else:

@@ -31,7 +31,7 @@ _MARK: Final = pa.binary(8 * _NUMBERS)
 
 
 class StoredRows:
-    """The rows that earlier attempts of a task have stored. They are all added first; then rows are compared with them.
+    """The rows that earlier attempts of a task have stored; all are added before rows are compared with them.
 
     Args:
         with_time: whether the query sets timestamps.

@@ -94,7 +94,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit: Spark's limit: the default, or all records at once (`trigger(once=True)`).
 
         Raises:
-            OptionError, DataLossError, TidelogError: a request failed, or the topics do not match the options.
+            OptionError: the topics do not match the options, or an option needs a newer Spark.
+            DataLossError: unread records are missing, and `failOnDataLoss` is on.
+            TidelogSourceError: `start` is not a position of this source.
+            TidelogError: a request failed.
         """
         if start is None:
             if self._options.max_offsets or self._options.min_offsets:
@@ -139,6 +142,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ranges of a micro-batch, which depend only on the positions (except for `with_new_partitions`).
 
         Raises:
+            TidelogSourceError: `start` or `end` is not a position of this source.
+            OptionError: as `split`.
             DataLossError, TidelogError: before Spark 4.2 only, as `with_new_partitions` and `bounds_of`.
         """
         begin, stop = parse_position(start), parse_position(end)
@@ -186,9 +191,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _LOG.warning("%s", what)
 
     def _is_too_little(self, begin: StreamPosition, current: PartitionBounds) -> bool:
-        """Return whether to wait for more records; False if Spark only reads the current ones.
+        """Return whether to wait for more records, for at most `maxTriggerDelay` since the last micro-batch.
 
-        All available records count: a batch whose maximum equals the minimum may be smaller because of rounding.
+        False if the query only reads the current records. All available records count: a batch whose maximum equals the
+        minimum may be smaller because of rounding.
         """
         least = self._options.min_offsets
         if least is None or self._target is not None:
@@ -203,7 +209,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _is_everything(limit: ReadLimit | None) -> bool:
-    """Return whether Spark asks for all records regardless of the options; False before Spark 4.2 passed limits."""
+    """Return whether Spark asks for all records regardless of the options; False without a limit (before Spark 4.2)."""
     if limit is None:
         return False
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 - Spark 4.2

@@ -29,7 +29,7 @@ _IS_ID: Final = re.compile(r"([0-9a-f]{2})+", re.ASCII).fullmatch
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Position of a stream.
+    """A position up to which a stream has read its partitions, as Spark stores it in the checkpoint.
 
     Attributes:
         offsets: the next offset to read, by partition.
@@ -54,7 +54,7 @@ def parse_position(stored: object) -> StreamPosition:
     """Parse a stored position.
 
     Raises:
-        TidelogSourceError: the text is not a position of this source.
+        TidelogSourceError: the value is not a position of this source.
     """
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
@@ -122,10 +122,11 @@ class Losses:
 
 
 def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, most: int | None) -> StreamPosition:
-    """Return the end of the micro-batch that begins at `start`; `start` if there are no new records.
+    """Return the end of the micro-batch that begins at `start`; it equals `start` if there is nothing new.
 
     Args:
         start: end of the last micro-batch.
+        current: current bounds of the chosen partitions.
         losses: reports records that no longer exist.
         most: maximum number of offsets over all partitions, though each partition with records gets at least one; None
             for no limit.
@@ -169,11 +170,12 @@ def with_new_partitions(
     """Return `start` with partitions added that are new in `end`, which was determined without `start`.
 
     Needed before Spark 4.2. `end` then includes records of new partitions that no other micro-batch covers, and losses
-    up to it have not been reported. A batch that is repeated after a restart starts such a partition at its current
+    up to `end` have not been reported. A batch that is repeated after a restart starts such a partition at its current
     first offset.
 
     Args:
         start: start of a micro-batch.
+        end: end of the micro-batch.
         look: returns the current bounds; called only if a partition is new.
         losses: reports records that no longer exist.
 
@@ -209,7 +211,7 @@ def backlog_of(start: StreamPosition, end: StreamPosition) -> int:
 
 
 def ranges_between(start: StreamPosition, end: StreamPosition) -> list[OffsetRange]:
-    """Return the ranges of a micro-batch, sorted; a partition that is new in it has none."""
+    """Return the ranges of a micro-batch, sorted; a partition that is new in `end`, or of a new topic id, has none."""
     ranges = []
     for at in sorted(end.offsets):
         begin = start.offsets.get(at)

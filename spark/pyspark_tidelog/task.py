@@ -82,7 +82,8 @@ class RangeReader:
         """Yield the records of one range.
 
         Raises:
-            DataLossError, TidelogError: as `read_batches`.
+            DataLossError: as `read_batches`; or the topic was deleted or recreated, and `failOnDataLoss` is on.
+            TidelogError: as `read_batches`.
         """
         if not isinstance(partition, RangePartition):  # Spark passes None if the list of partitions is empty.
             return

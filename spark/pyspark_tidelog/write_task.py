@@ -62,7 +62,7 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
     """Write all rows; return when they are committed.
 
     Raises:
-        ChangedRowsError: an earlier attempt has stored rows that are not among these.
+        ChangedRowsError: an earlier attempt has stored rows that are not among these, and `failOnChangedRows` is on.
         OptionError: a row has no topic.
         TidelogError: writing failed; the message has the topic.
     """
@@ -103,8 +103,13 @@ class TopicWriter:
         """Fence earlier attempts of the work, and read the rows that they have stored.
 
         Args:
+            client: connected to the cluster.
             first: the first rows, which show the columns that the query sets.
+            options: the options of the sink.
             work: identifies the task's work over all attempts.
+
+        Raises:
+            TidelogError: a request failed, or (ProducerFencedError) a later attempt or batch has started.
         """
         producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)
         try:

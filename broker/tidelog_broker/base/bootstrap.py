@@ -1,12 +1,14 @@
 """The bootstrap file that founds a cluster; every founder gets the same file.
 
+Its format:
+
     {"format_version": 1, "cluster_id": "32 hex digits", "name": "orders", "nodes": [
         {"node_id": "log1", "host": "log1.example.org", "port": 7400, "gossip_port": 7400, "zone": "east",
          "roles": ["ingestion", "persistence"]}, ...]}
 
-It contains what must be agreed before `__meta` exists: the nodes that store `__meta` first, and the cluster's id, so
-that two clusters never mix. Nodes that join later use it only for the cluster id and for initial addresses; once
-`__meta` has a record of a node, that record takes precedence.
+The file contains the facts on which nodes must agree before `__meta` exists: the nodes that store `__meta` first, and
+the cluster's id, so that two clusters never mix. Nodes that join later use it only for the cluster id and for initial
+addresses; once `__meta` has a record of a node, that record takes precedence.
 
 Founders compare the SHA-256 of the file's canonical bytes when they connect, since founders with different files would
 create two histories of `__meta` under one name. The canonical bytes omit irrelevant differences (order, white space,
@@ -203,8 +205,9 @@ def open_directory(
             `open_node_dir`.
 
     Raises:
-        BootstrapError: the node's id is set, and the bootstrap file does not list it.
-        NodeDirError: see `open_node_dir`; or the directory is new and no seed has reported the cluster's id.
+        BootstrapError: the node's id is set, the bootstrap file does not list it, and `replaces` is False.
+        NodeDirError: see `open_node_dir`; or `settings.seeds` is used without a bootstrap file, the directory is new,
+            and no seed has reported the cluster's id.
     """
     cluster_id = seeds_cluster_id
     if bootstrap is not None:

@@ -1,7 +1,7 @@
 """The node's settings: the `[node]` table of the configuration file, or `TIDELOG_NODE_…` variables.
 
-Defaults suit a laptop. All limits of the memory for requests, batches, caches and indexes are here; the interpreter and
-the state of open partitions come on top.
+Defaults suit a laptop. The settings contain all limits of the memory for requests, batches, caches and indexes; the
+interpreter and the state of open partitions need additional memory.
 """
 
 from __future__ import annotations

@@ -19,7 +19,11 @@ CLIENTS_MIN: Final = 16
 
 
 def clients_max(limit: int) -> int:
-    """Return how many client connections fit in a limit of descriptors beside the log files; at least `CLIENTS_MIN`."""
+    """Return how many client connections are possible beside the log files and `RESERVE`; at least `CLIENTS_MIN`.
+
+    Args:
+        limit: maximum number of file descriptors of the process.
+    """
     active = active_files_max(limit)
     cached = open_segments_max(limit) - active
     return max(CLIENTS_MIN, limit - active - FILES_PER_SEGMENT * max(0, cached) - RESERVE)

@@ -14,11 +14,12 @@ log = logging.getLogger(__name__)
 def check_exposure(settings: NodeSettings) -> None:
     """Refuse to listen beyond loopback without TLS and authentication.
 
-    Logs a warning if the management port is reachable and `/metrics` is closed because no token is set.
+    Logs a warning if `insecure` allows it nevertheless, or if the management port is reachable and `/metrics` is closed
+    because no token is set.
 
     Raises:
-        SettingsError: the node would listen beyond loopback without TLS or authentication, and `insecure` is not set.
-            The message contains the commands that fix it.
+        SettingsError: a port would listen beyond loopback without TLS, or the native port without authentication, and
+            `insecure` is not set. The message contains the commands that fix it.
     """
     exposed = sorted({host for host in (settings.host, settings.management_host) if not is_loopback(host)})
     lacks: list[str] = []

@@ -64,7 +64,7 @@ class GroupCommit(Generic[EntryT]):
         self._closed = False
 
     def submit(self, entries: Sequence[EntryT], done: Callable[[], None]) -> None:
-        """Append entries; `done` is called once they are durable, and never if that fails."""
+        """Append entries; `done` is called once they are durable, and never if that fails or the journal is closed."""
         if self._closed:
             return
         self._waiting.append((entries, done))

@@ -49,8 +49,8 @@ async def http_get(url: SplitResult, *, tls: ssl.SSLContext, bytes_max: int, tim
         timeout_s: maximum time of the whole request, including name resolution.
 
     Raises:
-        OSError: no complete answer within `timeout_s`, a status other than 200, or more than `bytes_max`. The message
-            has one line.
+        OSError: the connection failed, no complete and valid answer arrived within `timeout_s`, its status is not 200,
+            or the document is larger than `bytes_max`. The message has one line.
     """
     try:
         async with asyncio.timeout(timeout_s):

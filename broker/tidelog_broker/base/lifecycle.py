@@ -22,7 +22,7 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
     "stopping": frozenset({"failed"}),
     "failed": frozenset(),
 }
-"""Allowed transitions.
+"""Allowed transitions between the states of a node:
 
 starting  recovers local data and joins the cluster; a node that is stopped meanwhile stays in this state
 running   serves

@@ -1,4 +1,4 @@
-"""Answers of the management port: `/livez`, `/readyz` and `/metrics`. The port is `wire.management_port`.
+"""Answers of the management port: `/livez`, `/readyz` and `/metrics`. `wire.management_port` listens and sends them.
 
 `/livez` reports whether the event loop is responsive, `/readyz` whether the node serves, `/metrics` its metrics. A node
 without its quorum is ready, because it still serves committed records; the answer counts the partitions that cannot be
@@ -57,7 +57,7 @@ class Health:
         self.disk_full = False
         """Whether the disk has no space for appends, or a publish was recently refused because it had none."""
         self.no_quorum: Sequence[str] = ()
-        """Local partitions without enough reachable replicas for a quorum."""
+        """Names of the local partitions without enough reachable replicas for a quorum."""
 
     def beat(self) -> None:
         """Record that the event loop is responsive."""
@@ -97,7 +97,7 @@ class Answers:
     Args:
         guard: decides whether a request may see names of topics and callers.
         names: the host names of the port: requests for other hosts get no names of topics and callers. None with TLS,
-            because then browsers compare the host name with the certificate.
+            because then browsers compare the host name with the certificate. Ignored if `guard` needs tokens.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
 def _parse_request(head: bytes) -> _ParsedRequest | None:
     """Parse a request head; return None if it is invalid."""
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    if any(map(_NOT_OF_A_HEAD.search, (first, *lines))):  # a line ends in a bare CR or LF
+    if any(map(_NOT_OF_A_HEAD.search, (first, *lines))):  # a NUL or a bare CR or LF, which may end a line
         return None
     words = first.split(" ")
     if len(words) != 3 or not words[0] or words[2] not in {"HTTP/1.0", "HTTP/1.1"}:
@@ -202,7 +202,7 @@ def _parse_request(head: bytes) -> _ParsedRequest | None:
 def _fields(lines: Sequence[str]) -> dict[str, str] | None:
     """Parse the fields of a head; return None if another parser could read them differently (RFC 9112, 5 and 6.3).
 
-    That includes folded lines, space before a colon, a repeated field of `_ONCE`, and an invalid length.
+    Such fields include folded lines, space before a colon, a repeated field of `_ONCE`, and an invalid length.
     """
     headers: dict[str, str] = {}
     for line in lines:

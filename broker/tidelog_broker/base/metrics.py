@@ -154,7 +154,7 @@ class _DroppedWrites(Collector):
 class _Omitted(Collector):
     """Exports how many partitions and positions a scrape omits because of a limit.
 
-    It is registered after the collectors that omit them, so that its counts are those of the same scrape.
+    This collector is registered after those that omit them, so that its counts are those of the same scrape.
     """
 
     def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:

@@ -108,7 +108,8 @@ def read_tokens(path: Path) -> tuple[bytes, ...]:
     """Return the tokens of a file, one a line. Lines that begin with # are comments.
 
     Raises:
-        SettingsError: the file cannot be read, is readable by all users, or a line is not a token.
+        SettingsError: the file cannot be read, is readable by all users, has no token or more than `TOKENS_MAX`, or a
+            line is not a token.
     """
     try:
         content = read_named(path, "the tokens of management_token_file", FILE_BYTES_MAX, is_secret=True)

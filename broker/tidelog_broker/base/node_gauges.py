@@ -26,7 +26,7 @@ _ReadT = TypeVar("_ReadT")
 
 
 def read_with_retries(read: Callable[[], _ReadT]) -> _ReadT:
-    """Return the result of `read`, which is called again if the event loop changed a collection that it iterated over.
+    """Call `read` and return its result; repeat if the event loop changed a collection over which `read` iterated.
 
     Raises:
         RuntimeError, IndexError: a collection was changed during each of five attempts.
@@ -45,7 +45,8 @@ class NodeFigures(NamedTuple):
     Attributes:
         node_id, zone, cluster_id: the node's identity.
         is_ready: whether `/readyz` answers 200.
-        disk_free_bytes, disk_size_bytes: of the data directory's file system; free is what the node may use.
+        disk_free_bytes: bytes of the data directory's file system that the node can still use.
+        disk_size_bytes: size of that file system.
         disk_full: whether appends find no space.
         partitions: number of local partitions by role.
         under_replicated: number of owned partitions with fewer up-to-date copies than configured.

@@ -109,7 +109,9 @@ class NodeTls:
             self._streams.add(stream)
 
     async def follow(self, workers: Offload, tell_end: Callable[[str, float], None]) -> None:
-        """Reload changed files for new connections, and warn before certificates end; runs until cancelled.
+        """Reload changed files for new connections, and warn before certificates expire; runs until cancelled.
+
+        Closes open connections whose certificates a changed CRL revokes. Returns at once if TLS is off.
 
         Args:
             tell_end: called with the kind of file that expires and with its expiry in seconds since 1970, see

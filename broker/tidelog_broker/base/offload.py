@@ -33,8 +33,8 @@ class Offload:
         self._workers = workers
         self._loop = loop
         self.pending = 0
-        """Number of calls that have not returned. While it is 0, the event loop may do short work itself, because it
-        cannot overtake earlier work."""
+        """Number of calls that have not returned. While it is 0, the event loop may do short work itself, because no
+        earlier work is pending that this could overtake."""
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on the worker of `key` and return its result or raise its error."""
@@ -50,7 +50,8 @@ class Offload:
     def start(self, key: int, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run `work` on the worker of `key`, then call `done(result, error)` on the event loop.
 
-        The error is None if `work` has returned, the result None if it has raised.
+        The error is None if `work` has returned, the result None if it has raised. If the event loop is closed
+        meanwhile, `done` is not called.
         """
 
         def run() -> None:

@@ -14,7 +14,11 @@ from tidelog_proto.names import INTERNAL_PREFIX
 
 
 class PartitionFigures(NamedTuple):
-    """The exported figures of one partition; `window_records` is None if it has no deduplication window."""
+    """The exported figures of one partition.
+
+    Attributes:
+        window_records: number of records in the deduplication window; None without such a window.
+    """
 
     topic: str
     partition: int

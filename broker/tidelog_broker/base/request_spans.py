@@ -44,7 +44,10 @@ class RequestSpans:
         self._node_id = node_id
 
     def begin(self, kind: str, contexts: Sequence[str]) -> RequestSpan:
-        """Begin the span of a request of a kind, with the request's trace contexts as parent and links."""
+        """Begin the span of a request of a kind, with the request's trace contexts as parent and links.
+
+        Contexts of more than 128 characters are ignored.
+        """
         contexts = [each for each in contexts if len(each) <= _CONTEXT_CHARS_MAX]
         attributes = {"rpc.system": "tidelog", "rpc.method": kind, "tidelog.node.id": self._node_id}
         span = self._telemetry.begin(kind, kind=trace.SpanKind.SERVER, contexts=contexts, attributes=attributes)

@@ -42,8 +42,8 @@ def read_secrets(path: Path | None) -> ClusterSecrets:
     """Return the secrets in a file, one a line.
 
     Raises:
-        SettingsError: no file is given; it has no secret or too many, one is too short, or other users may read or
-            change the file.
+        SettingsError: no file is given; or the file cannot be read, is accessible to all users, has no secret or too
+            many, or has one that is too short.
     """
     if path is None:
         raise SettingsError(

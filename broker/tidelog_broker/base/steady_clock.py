@@ -72,7 +72,7 @@ class SteadyClock:
     def now_us(self) -> int:
         """Return the time in µs since 1970.
 
-        It may decrease by up to the tolerance, and by more when a wrong clock is corrected.
+        The returned time may decrease by up to the tolerance, and by more when a wrong clock is corrected.
         """
         steady_ns = self._steady_ns()
         steady_us = steady_ns // 1000

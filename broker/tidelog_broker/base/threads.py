@@ -16,7 +16,7 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 
 JOURNALS: Final = 3
-"""Number of journals, each with a thread: of fences, of the partitions' chains of epochs, and of incarnations."""
+"""Number of journals, each with a thread: for fences, for the partitions' chains of epochs, and for incarnations."""
 
 COMPACTOR_NICENESS: Final = 10
 """The niceness of the thread of compaction passes: while threads compete, it gets a tenth of the time of another."""

@@ -127,7 +127,7 @@ def node(
 
 
 async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
-    """Open the data directory, start the node, print the ready line, serve until a signal; return the exit code."""
+    """Open the data directory, start the node, print the ready line, serve until it stops; return the exit code."""
     prepare_for_crashes()
     opened = await open_founding(settings, replaces=replaces)
     _warn_of_loopback(opened.settings)

@@ -28,7 +28,7 @@ class BackfillRate:
         self._taken_until_ms = now_ms() - _BURST_MS
 
     def wait_ms(self, size_bytes: int) -> int:
-        """Reserve the next free time slot for sending `size_bytes`; return the delay in ms until it begins."""
+        """Reserve the next free time slot for a range of `size_bytes`; return the delay in ms until the slot begins."""
         if not self._bytes_per_s:
             return 0
         now_ms = self._now_ms()

@@ -55,7 +55,7 @@ _MEMBERSHIP: Final = {
 
 
 class Cluster:
-    """Answers the replicas' questions about other nodes, and sends their messages.
+    """Answers the replicas' questions about other nodes, and sends the replicas' messages.
 
     Args:
         nodes: the registered nodes; empty without a cluster.
@@ -87,7 +87,7 @@ class Cluster:
         self._available_then: frozenset[str] = frozenset()
         self._cut_off: frozenset[str] = frozenset()
         self._notes = 0
-        """Version of `_cut_off` and `_leaving`, the changes that only this node knows."""
+        """Version of `_cut_off` and `_leaving`, which neither gossip nor the registry contain."""
         self._leaving: dict[str, int] = {}
         """Nodes that have announced their stop, with the incarnation that is stopping."""
 
@@ -184,7 +184,7 @@ class Cluster:
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """A value that changes with every change of membership, reachability or registration."""
+        """A value that changes with every change of membership, reachability, registration or announced stops."""
         return self._registry.version, self._members.version, self._notes
 
     def replacement_plan(
@@ -195,15 +195,19 @@ class Cluster:
         return replacement_plan(key, active, self._wishes(key, active), self._entries(), alive=alive, without=replica)
 
     def lacks_copies(self, key: PartitionKey, active: pb.EpochDescriptor) -> bool:
-        """Return whether a partition has fewer copies than configured, and enough nodes exist for all of them."""
+        """Return whether a partition has fewer copies than possible, and live nodes could store all of them."""
         return lacks_copies(active, self._wishes(key, active), self._entries(), alive=self._available())
 
     def lacks_owner(self, active: pb.EpochDescriptor) -> bool:
-        """Return whether no replica of a partition may own it by its role, and another node may."""
+        """Return whether no replica of a partition, dead or alive, has an owner's roles, and a live node has them."""
         return lacks_owner(active, self._entries(), alive=self._available())
 
     def first_epochs(self, topic_id: bytes, config: pb.TopicConfig, partitions: range) -> list[pb.EpochDescriptor]:
-        """Return the first epochs of new partitions of a topic."""
+        """Return the first epochs of new partitions of a topic.
+
+        Raises:
+            NoPersistenceError: no registered node stores copies.
+        """
         wishes, entries, alive = replication_settings(config), self._entries(), self._available()
         return [
             first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)
@@ -241,8 +245,8 @@ class Cluster:
     async def is_running(self, node_id: str, incarnation: int, *, timeout_s: float) -> bool | None:
         """Ask a node's address whether the process of one incarnation is running; return None if that is unknown.
 
-        It is unknown if the address does not answer in time and gossip reports that incarnation as alive: the node may
-        be slow, or unreachable from this node.
+        The state is unknown if the address does not answer in time and gossip reports that incarnation as alive: the
+        node may be slow, or unreachable from this node.
         """
         answering = await self._running_incarnation(node_id, timeout_s=timeout_s)
         if answering is not None:

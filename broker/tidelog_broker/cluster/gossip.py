@@ -36,7 +36,7 @@ _FORGED: Final = "not signed with this cluster's secret"
 
 
 class _LogBackOff(NamedTuple):
-    """The log back-off of one reason for drops: the time of the next log line, and the interval before it."""
+    """Limits the log lines about datagrams dropped for one reason: the time of the next, and the interval before it."""
 
     at_s: float
     wait_s: float
@@ -55,7 +55,7 @@ class Gossip:
         listen: the address to bind; port 0 picks a free one.
         seeds: gossip addresses of some nodes, possibly including this one.
         on_event: called with every change, in order. An IdentityConflict is the last event: the node has to stop.
-        is_registered: returns whether a start of a node was registered; gossip of other starts is dropped.
+        is_registered: returns whether an incarnation of a node is registered; gossip of other incarnations is dropped.
 
     Raises:
         ValueError: a secret is too short.

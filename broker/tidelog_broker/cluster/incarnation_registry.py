@@ -197,7 +197,7 @@ class IncarnationRegistry:
         """Record that this incarnation takes part from now on, so that it is never withdrawn.
 
         Raises:
-            StaleDirectoryError: the directory is an older copy, so this incarnation must not take part.
+            StaleDirectoryError: the directory is, or may be, an older copy, so this incarnation must not take part.
         """
         if self.is_refused or self.own.doubted_by:
             fault = self.doubt or f"the data directory of node {self._node_id!r} is an older copy; see the node's log"
@@ -234,14 +234,15 @@ class IncarnationRegistry:
             log.warning(
                 "start %d of this data directory was withdrawn, because the cluster refused it; these nodes have not "
                 "confirmed the withdrawal: %s. If this directory is a copy, they refuse the original directory until "
-                "they have learned of the withdrawal",
+                "another node reports the withdrawal; if they still refuse it, start that node with --replace in an "
+                "empty directory",
                 boot_counter(self.own.now.incarnation),
                 ", ".join(sorted(self.offered_to)),
             )
         self._may_withdraw = False
 
     async def run(self, neighbours: LinkedNodes) -> None:
-        """Advance the tick while this node writes, and send changes to the linked nodes."""
+        """Advance the tick while this node writes, and send changes to the linked nodes, until storage fails."""
         while True:
             await asyncio.sleep(TICK_S)
             try:
@@ -280,7 +281,7 @@ class IncarnationRegistry:
         """Return this node's part of a handshake with `peer_id`; that of a refused node withdraws its incarnation.
 
         Raises:
-            StaleDirectoryError: this node is stopping, and `peer_id` has nothing to drop.
+            StaleDirectoryError: this node is refused, and `peer_id` has nothing to drop.
         """
         own = self.own
         if self.is_refused and not (self._may_withdraw and peer_id in self.offered_to):
@@ -300,7 +301,7 @@ class IncarnationRegistry:
     def refutation(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> pb.KnownIncarnation | None:
         """Return the known incarnation that proves the other node's directory to be an older copy; None if none does.
 
-        Withdrawals that the other node reports are applied first. None also if what it reports of itself is invalid.
+        Withdrawals that the other node reports are applied first. None also if that node's incarnation is invalid.
         """
         if self.has_fault(peer_id, incarnation, offered):
             return None
@@ -337,15 +338,15 @@ class IncarnationRegistry:
         return _fault_of(known)
 
     async def register(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> None:
-        """Compare incarnations with an authenticated node; return when this node has stored that node's durably.
+        """Compare incarnations with an authenticated peer; return when this node has stored the peer's durably.
 
-        A node of a build that does not exchange incarnations sends no `PeerIncarnations` and is not compared.
+        A peer of a build that does not exchange incarnations sends no `PeerIncarnations` and is not compared.
 
         Raises:
-            StaleDirectoryError: that node knows a later incarnation of this node's directory.
-            ProtocolError: FORBIDDEN, its directory is an older copy, or its incarnation was withdrawn; EPOCH_CHANGING,
-                it knows an incarnation of this node's directory that may be withdrawn; INVALID_REQUEST, its incarnation
-                is invalid.
+            StaleDirectoryError: the peer knows a later incarnation of this node's directory.
+            ProtocolError: FORBIDDEN if the peer's directory is an older copy, or its incarnation was withdrawn;
+                EPOCH_CHANGING if the peer knows a later incarnation of this node's directory that may be withdrawn, or
+                has not learned of its withdrawal; INVALID_REQUEST if the peer's incarnation is invalid.
         """
         self._take_own_withdrawals(offered.known)
         for known in offered.known:
@@ -375,9 +376,9 @@ class IncarnationRegistry:
     def refuted(self, by: str, known: pb.KnownIncarnation, *, in_use: bool) -> ProtocolError:
         """Evaluate a node's proof that this directory is an older copy; return the error to raise.
 
-        It is a StaleDirectoryError, and this node stops, if the incarnation that proves it took part or is running, or
-        if this node has taken part itself. Otherwise this node is in doubt until that incarnation is withdrawn. An
-        incarnation of another directory, or one that this directory contains, proves nothing, and this node continues.
+        The error is a StaleDirectoryError, and this node stops, if the incarnation in the proof took part or is running
+        (`in_use`), or if this node has taken part itself. Otherwise this node is in doubt until that incarnation is
+        withdrawn. An incarnation that was withdrawn, is of another directory or is in this directory proves nothing.
         """
         is_ours = directory_of(known) == self.own.directory and not _fault_of(known)
         if by not in self._stored_by:
@@ -414,7 +415,7 @@ class IncarnationRegistry:
         return self._known.starts(directory)
 
     def is_registered(self, node_id: str, incarnation: int) -> bool:
-        """Return whether an incarnation may gossip: this node has stored it, or knows none of that node."""
+        """Return whether an incarnation may gossip: this node knows it, or knows no incarnation of that node."""
         if node_id == self._node_id:
             return incarnation == self.own.now.incarnation
         known = self._known.incarnations(node_id)
@@ -475,7 +476,7 @@ class IncarnationRegistry:
                     self._note_elsewhere(incarnation, is_withdrawn=True)
 
     def _note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> None:
-        """Record a start of this directory that only other nodes know, because the directory is an older copy."""
+        """Record a start that other nodes know of this directory, or of a copy of it, and that it does not contain."""
         evicted = self.own.note_elsewhere(incarnation, is_withdrawn=is_withdrawn)
         if evicted is None:
             return
@@ -499,7 +500,7 @@ class IncarnationRegistry:
         return entry
 
     def _drop(self, directories: Collection[Directory]) -> None:
-        """Remove directories from the journal whose incarnations this node has dropped."""
+        """Remove the entries of directories from the journal, after this node has dropped their incarnations."""
         for directory in directories:
             self._durable.pop(directory, None)
             self._unsent.pop(directory, None)
@@ -590,7 +591,7 @@ class IncarnationRegistry:
 
 
 def _fault_of(known: pb.KnownIncarnation) -> str:
-    """Return why an entry of another node is not a valid incarnation; empty if it is."""
+    """Return why an entry that another node has sent is invalid; empty if it is valid."""
     if len(known.directory_id) != DIRECTORY_ID_BYTES:
         return f"the id of a data directory must have {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
     if not 1 <= len(known.node_id.encode()) <= NODE_ID_BYTES_MAX:

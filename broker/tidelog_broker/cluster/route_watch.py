@@ -241,7 +241,7 @@ def check_known(known: Sequence[pb.KnownEpochs]) -> None:
     """Check the number of topics and partitions that a request lists as known.
 
     Raises:
-        ProtocolError: INVALID_REQUEST if it is too large.
+        ProtocolError: INVALID_REQUEST if a limit is exceeded.
     """
     if len(known) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(

@@ -81,6 +81,6 @@ class Subscription:
         self._ready.pop(key, None)
 
     def served(self, key: PartitionKey) -> None:
-        """Move a partition behind all others that are ready, after it has sent an event; it may have more records."""
+        """Move a partition behind all others that are ready, after records of it were sent; it may have more."""
         if key in self._ready:
             self._ready.move_to_end(key)

@@ -68,7 +68,11 @@ class HotRing:
             self.size_bytes -= len(self._entries.popleft().data)
 
     def read(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
-        """Return batches starting with the one that contains `offset`, at least one, about `bytes_max` bytes in total.
+        """Return batches starting with the one that contains `offset`.
+
+        Args:
+            bytes_max: maximum total size; the first batch is returned even if it is larger.
+            records_max: number of records after which no further batch is added.
 
         Returns:
             None if `offset` is before the start of the ring; an empty list at its end.
@@ -91,7 +95,7 @@ class HotRing:
 
 
 class RingBudget:
-    """Appends to rings and keeps their total size below `bytes_max`."""
+    """Appends to the rings of a node, and limits their total size to `bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

@@ -1,8 +1,8 @@
 """Incarnations of a node: `boot counter << 24 | nonce`, a u64 that increases with every start.
 
-The counter is durably incremented at every start, so of two incarnations of one node the later compares higher. It is
-used in ballots, epoch descriptors, fences and gossip. The 24 random bits distinguish processes that were started on
-copies of one data directory: the same counter with another nonce is another process.
+The counter is durably incremented at every start, so of two incarnations of one node the later compares higher.
+Ballots, epoch descriptors, fences and gossip contain incarnations. The 24 random bits distinguish processes that were
+started on copies of one data directory: the same counter with another nonce is another process.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ The known state of a directory does not depend on the order in which starts and 
 - A start with a tick has taken part, so a withdrawal of it is ignored, also if it was received before the tick.
 - Starts and withdrawals below the newest start with a tick are dropped, because they can never become valid.
 
-At most `WITHDRAWN_MAX` withdrawals are kept, further ones are ignored, and one more start than that is kept. A start
-that was dropped for lack of space therefore never had to become valid: at least one of the higher ones remains.
+For each directory, at most `WITHDRAWN_MAX` withdrawals are kept, further ones are ignored, and at most
+`WITHDRAWN_MAX + 1` starts are kept, the highest. A start that was dropped for lack of space therefore never has to
+become valid: at least one of the higher ones remains.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WITHDRAWN_MAX: Final = 4
 """Maximum number of withdrawals kept for one directory; the next start that takes part clears them."""
 
 Starts = tuple[frozenset[int], frozenset[int]]
-"""The valid incarnations of a directory, and the withdrawn ones."""
+"""The incarnations of a directory that were not withdrawn, and those that were."""
 
 
 @dataclass(slots=True)
@@ -121,7 +122,7 @@ class KnownIncarnations:
         return entry
 
     def adds_to(self, entry: pb.KnownIncarnation) -> bool:
-        """Return whether this node knows starts of a directory that another node has not reported."""
+        """Return whether this node knows a later start, or another withdrawal, of a directory than `entry` contains."""
         known = self._directories.get(directory_of(entry))
         if known is None:
             return False
@@ -129,9 +130,9 @@ class KnownIncarnations:
         return (newest is not None and newest > newest_of(entry)) or not known.withdrawn <= set(entry.withdrawn)
 
     def of_node(self, node_id: str) -> list[pb.KnownIncarnation]:
-        """Return the known starts of each directory of a node, at most the `SHOWN_MAX` that changed last.
+        """Return the known starts of a node's directories, limited to the `SHOWN_MAX` directories that changed last.
 
-        A node that is restarted repeatedly without a persistent disk has a new directory each time.
+        The limit exists because a node that is restarted without a persistent disk has a new directory each time.
         """
         directories = [directory for directory in self._directories if directory[0] == node_id]
         return [self.entry(directory) for directory in directories[-SHOWN_MAX:]]

@@ -1,5 +1,7 @@
 """Mutual authentication of two nodes of a cluster, without I/O.
 
+The messages of a handshake:
+
     caller                                answerer
     PEER_HELLO (identity, nonce)      ->
                                       <-  PEER_HELLO_REPLY (identity, nonce, proof)

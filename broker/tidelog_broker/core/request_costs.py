@@ -1,9 +1,9 @@
 """Event-loop time of each kind of request, estimated from its envelope before processing.
 
-Every kind that is dispatched has an entry in `COSTS` (`tests/test_costs.py`). The figures are
-those of `python -m tests.abuse.run` on the machine of docs/performance.md, rounded up. They weigh requests against each
-other, so that a request of 4,096 entries counts more than one of a single entry. Work on worker threads or other nodes
-counts with the part of it that runs on the event loop.
+Every kind that is dispatched has an entry in `COSTS` (`tests/test_costs.py`). The figures are rounded-up results of
+`python -m tests.abuse.run` on the machine of docs/performance.md. The costs weigh requests against each other, so that
+a request of 4,096 entries counts more than one of a single entry. Of work on worker threads or other nodes, only the
+part that runs on the event loop is counted.
 
 The pace determines how a handler bounds its uninterrupted time on the event loop:
 
@@ -37,7 +37,7 @@ SLICE_US: Final = 2_000
 BATCH_US: Final = 25
 """Cost of each batch of a publish, until it is answered, regardless of its size."""
 KNOWN: Final = 2
-"""Number of entries that a known partition counts as in METADATA."""
+"""Weight of a known partition in a METADATA request, in entries."""
 PARTITION_BATCHES: Final = 2
 """A further partition of a publish costs as much as this many batches: it writes a group of its own."""
 BATCHES_PER_PIECE: Final = SLICE_US // BATCH_US
@@ -116,10 +116,10 @@ def batches_and_partitions(entries: Sequence[pb.PublishEntry]) -> int:
 
 
 def _known_partitions(envelope: pb.Envelope) -> int:
-    """Return the number of topics of a METADATA request and, twice, of the partitions that its client knows.
+    """Return the number of entries of a METADATA request: its topics, and `KNOWN` for each partition that it lists.
 
-    They are compared with this node's metadata when the request is held, and when it is answered. Too many topics are
-    refused, so their partitions are not counted.
+    The listed partitions are those that the client knows. They are compared with this node's metadata when the request
+    is held, and again when it is answered. Too many topics are refused, so their partitions are not counted.
     """
     message = envelope.metadata
     if len(message.known) > _ENTRIES:
@@ -133,12 +133,12 @@ HELD_MAX: Final = 100_000
 LOOK_UP_TIME: Final = 8
 LOOK_UP_KEY: Final = 8
 FILTERED: Final = 8
-"""Number of entries that a partition with a filter counts as in a fetch."""
+"""Weight of a partition with a filter in a fetch, in entries."""
 _ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 
 
 JOIN: Final = 250_000
-"""Number of entries that a join counts as: it recomputes the assignment, 20 ms for 4,096 partitions in slices."""
+"""Weight of a join in a heartbeat, in entries: a join recomputes the assignment, 20 ms for 4,096 partitions."""
 
 
 def _heartbeat(envelope: pb.Envelope) -> int:
@@ -159,7 +159,7 @@ def _look_ups(envelope: pb.Envelope) -> int:
 
 
 def look_up_weight(entry: pb.ListOffsetsEntry) -> int:
-    """Return the number of entries that a LIST_OFFSETS entry counts as: a lookup by time or key reads the log."""
+    """Return the weight of a LIST_OFFSETS entry, in entries: higher by time or key, because these read the log."""
     match entry.WhichOneof("at"):
         case "timestamp_us":
             return LOOK_UP_TIME

@@ -25,7 +25,7 @@ from tidelog_proto import broker_pb2 as pb
 OWN_INCARNATIONS_MAX: Final = 256
 """Maximum number of earlier incarnations that a directory keeps and reports; older ones are no longer compared."""
 ELSEWHERE_MAX: Final = 16
-"""Maximum number of withdrawn starts in `OwnIncarnations.elsewhere`, and separately of other starts in it."""
+"""Maximum number of entries of each kind in `OwnIncarnations.elsewhere`: withdrawn starts, and other starts."""
 INCARNATIONS_PER_MESSAGE_MAX: Final = 1000
 """Maximum number of entries in one message between nodes."""
 
@@ -109,7 +109,7 @@ class OwnIncarnations:
         return self.claim.is_older_than(known)
 
     def is_withdrawn(self, known: IncarnationTick) -> bool:
-        """Return whether an incarnation of this directory was withdrawn; never one with a tick, which took part."""
+        """Return whether an incarnation was withdrawn; one with a tick has taken part, so it never counts as such."""
         return known.tick == 0 and self.elsewhere.get(known.incarnation, False)
 
     @property
@@ -147,7 +147,13 @@ class OwnIncarnations:
 
 
 def why_older(own: OwnIncarnations, by: str, known: IncarnationTick, *, in_use: bool) -> str:
-    """Return why this directory is refused, for its operator."""
+    """Return why this directory is refused, for its operator.
+
+    Args:
+        by: the node that has recorded `known`; "" if unknown.
+        known: the incarnation that proves this directory to be an older copy.
+        in_use: whether `known` is running in another process.
+    """
     node_id = own.directory[0]
     contained = own.past | dict([own.now])
     counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)

@@ -28,7 +28,7 @@ DENIED_MAX: Final = 8_192
 
 
 class TopicRegistry:
-    """Topics by name and by id, up to the applied position of `__meta`."""
+    """Provides the topics by name and by id, up to the applied position of `__meta`."""
 
     def __init__(self) -> None:
         self._by_id: dict[bytes, pb.TopicRecord] = {}
@@ -101,7 +101,7 @@ class TopicRegistry:
     def deny(self, topic_id: bytes) -> None:
         """Record that no topic has this id; called after this node has applied `__meta` to its end.
 
-        This cannot become false: an id is random, and known to no client before its record is committed. The ids of
+        That remains true: an id is random, and known to no client before the topic's record is committed. The ids of
         internal topics are public, so they are never denied.
         """
         if topic_id in self._by_id or topic_id in {META_TOPIC_ID, OFFSETS_TOPIC_ID}:
@@ -144,7 +144,7 @@ class TopicRegistry:
         return [self._by_name[name] for name in self._names]
 
     def live_from(self, name: str) -> Iterator[pb.TopicRecord]:
-        """Yield the existing topics in order from a name on; the registry must not change during the iteration."""
+        """Yield the existing topics by name, from `name` on; the registry must not change during the iteration."""
         for at in range(bisect_left(self._names, name), len(self._names)):
             yield self._by_name[self._names[at]]
 
@@ -178,6 +178,7 @@ def complete_config(requested: pb.TopicConfig, *, copies_default: int = 1, copie
 
     Args:
         requested: the configuration in the request; unset fields get defaults.
+        copies_default: replication factor of a request without one, limited to `copies_max`.
         copies_max: maximum of the replication factor; 1 on a standalone node.
 
     Raises:
@@ -192,7 +193,7 @@ def complete_config(requested: pb.TopicConfig, *, copies_default: int = 1, copie
 
 
 def _with_defaults(record: pb.TopicRecord) -> pb.TopicRecord:
-    """Return the record of a topic that is older than cleanup policies, with the defaults of its fields."""
+    """Return a copy of a record that was written before cleanup policies existed, with its unset settings filled in."""
     completed = pb.TopicRecord()
     completed.CopyFrom(record)
     fill_in_defaults(completed.config)

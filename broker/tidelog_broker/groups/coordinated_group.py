@@ -53,10 +53,10 @@ class CoordinatedGroup:
         """Set while a caller waits for `decided`."""
 
     def settle(self) -> asyncio.Future[None]:
-        """Write all decisions so far; return the future of their durability.
+        """Write all decisions so far; return a future that completes when they are durable.
 
-        Decisions that are made during a write are written together next. If the future fails, with a ProtocolError, the
-        decisions were discarded.
+        Decisions that are made during a write are written together next. If the future fails with a ProtocolError, the
+        decisions were discarded at this node; a record of them may still be committed, unless the error is definite.
         """
         if self._writing is None:
             self._writing = self._tasks.loop.create_future()
@@ -71,7 +71,9 @@ class CoordinatedGroup:
             await asyncio.shield(self._decided)
 
     async def news(self, member_id: str, *, seen_revision: int, wait_s: float) -> None:
-        """Wait until a member has an assignment that it has not seen, is no longer a member, or `wait_s` is over.
+        """Wait until a member has an assignment that it has not seen, sends another heartbeat, or is removed.
+
+        It waits for at most `wait_s` seconds.
 
         Raises:
             ProtocolError: this node no longer coordinates the group.
@@ -135,7 +137,11 @@ class CoordinatedGroup:
             self._settled(self.group)
 
     async def _decide(self, writing: asyncio.Future[None]) -> None:
-        """Recompute the target, unless this node stops coordinating the group meanwhile."""
+        """Recompute the target assignment, and wake the callers of `decided`.
+
+        Raises:
+            ProtocolError: this node no longer coordinates the group.
+        """
         steps = self.group.decide_steps()
         try:
             await self._in_slices(steps, writing)
@@ -146,7 +152,7 @@ class CoordinatedGroup:
                 self._decided = None
 
     async def _in_slices(self, steps: Steps[T], writing: asyncio.Future[None]) -> T:
-        """Return the result of a computation, between whose slices the event loop does other work.
+        """Run a computation in slices, between which the event loop does other work, and return its result.
 
         Raises:
             ProtocolError: this node no longer coordinates the group.

@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 """Interval of checks for expired sessions, changed topics and lost ownership."""
 RULES_LOOK_S: Final = 0.5
-"""Delay between a change of access rules and the check of assignments. All nodes know the rules after this delay, so a
-member is not assigned a partition that a node still refuses to it."""
+"""Delay between a change of access rules and the check of assignments. All nodes should know the rules by then, so that
+a member is not assigned a partition that a node still refuses to it."""
 LOADS_LOOK_S: Final = 1.0
 """Interval of checks whether measured loads justify a new assignment."""
 WAIT_SHARE: Final = 3
@@ -61,7 +61,7 @@ creates the member again, until its session times out."""
 
 
 class DepartedMembers:
-    """The members that have left or were replaced, to refuse their joins that arrive late or repeated.
+    """Remembers members that have left or were replaced, to refuse their joins that arrive late or repeated.
 
     A join waits while the coordinator is being found or its partition opened, so it may arrive after the member's
     leave. It would then create a member without a client, whose partitions are not read until its session times out. A
@@ -84,7 +84,7 @@ class DepartedMembers:
 
 
 class Holdings(Protocol):
-    """The totals that a coordinator requires to apply the limits on groups, over all partitions of `__offsets`."""
+    """Provides the totals that are limited, over all partitions of `__offsets` that this node knows."""
 
     def group_count(self) -> int:
         """Return the number of groups."""
@@ -185,7 +185,11 @@ class Coordinator:
     async def heartbeat(
         self, request: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
-        """Renew a member's session; answer when its assignment differs from what it has seen, or after `wait_ms`.
+        """Add, keep or remove a member, as its heartbeat requests, and return its assignment.
+
+        The answer is delayed until the assignment is newer than the one that the member has seen, for at most
+        `wait_ms` (limited by `WAIT_SHARE` and `HELD_BACK_MS_MAX`). If a member leaves, the answer waits only for the
+        write of its removal.
 
         Args:
             creator: the principal that creates the group if it does not exist; empty if unknown.

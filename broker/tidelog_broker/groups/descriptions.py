@@ -45,7 +45,10 @@ class Descriptions:
             )
 
     def describe(self, name: str, may_see: Callable[[str], bool] | None = None) -> pb.GroupDescribeReply:
-        """Return a group's members with their held and target partitions, as many as fit a reply.
+        """Return a group's members with their held and target partitions, and the names of their topics.
+
+        Members beyond `PARTITIONS_BYTES` are returned without partitions, and names beyond one page are omitted;
+        `shortened` is set then.
 
         Args:
             may_see: returns whether the caller may see a topic; other topics are omitted. None shows all.

@@ -1,7 +1,7 @@
 """Deletion of unused groups: without members, and without a commit or change for `group_retention_ms`.
 
 Only a group's coordinator deletes it. Ages are measured with the steady clock, as for records (ADR 0071): a jump of the
-wall clock deletes nothing early, nor does downtime while the clock has not settled.
+wall clock does not count as age, nor does a downtime before the clock has settled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GroupExpiry:
         self._newest_at_first_us: dict[PartitionKey, int] = {}
 
     async def run(self) -> None:
-        """Delete unused groups every `LOOK_S` seconds, until cancelled."""
+        """Delete unused groups every `LOOK_S` seconds, until cancelled; return at once if `retention_ms` is 0."""
         while self._retention_us:
             await asyncio.sleep(LOOK_S)
             await self.look()

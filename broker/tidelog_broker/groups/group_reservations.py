@@ -17,7 +17,7 @@ from tidelog_broker.core.groups.records import GroupRecords
 
 
 class GroupReservations:
-    """The reservations at one node, by creator."""
+    """Counts the reservations at one node, by creator."""
 
     def __init__(self) -> None:
         self._claims: dict[str, Counter[tuple[int, str]]] = {}
@@ -26,7 +26,7 @@ class GroupReservations:
 
     @contextmanager
     def claim(self, creator: str, index: int, name: str) -> Iterator[None]:
-        """Count a new group of partition `index` for its creator until the request ends."""
+        """Count a new group of partition `index` for its creator while the context is open."""
         claims = self._claims.setdefault(creator, Counter())
         claims[index, name] += 1
         try:

@@ -41,7 +41,7 @@ class GroupShard:
 
 
 class GroupShards:
-    """All group shards of one node.
+    """Provides the group shards of one node, each created when it is first accessed.
 
     Args:
         bounds: limits of groups, over all partitions of `__offsets`.

@@ -19,7 +19,7 @@ FILE_IDENTITY_PREFIX: Final = "file/"
 
 
 class AdminKeys:
-    """The keys of a file, reloaded when the file changes.
+    """Provides the administrators' keys in a file, and reloads the file when it changes.
 
     Args:
         path: path of the file; None for no keys.

@@ -55,7 +55,7 @@ NOTHING: Final = About()
 
 
 class AuditLog:
-    """The audit log of a node.
+    """Writes the audit log of a node.
 
     Attributes:
         also: called with the fields of each line, to write them elsewhere too.
@@ -83,12 +83,12 @@ class AuditLog:
             self._write(event="failed", act=act, **_caller_fields(kind, session, about), why=error.message)
 
     def refused(self, kind: str, session: Session, error: ProtocolError, about: About = NOTHING) -> None:
-        """Log a refused request; beyond `REFUSALS_PER_S` only the number of refusals is logged."""
+        """Log a refused request; those beyond `REFUSALS_PER_S` are counted, and the next refusal logs the count."""
         if self._has_room():
             self._write(event="refused", **_caller_fields(kind, session, about), why=error.message)
 
     def unknown(self, why: str, client_id: str, about: About = NOTHING) -> None:
-        """Log a failed authentication; beyond `REFUSALS_PER_S` only the number of refusals is logged."""
+        """Log a failed authentication; its rate is limited together with that of `refused`."""
         if self._has_room():
             self._write(event="not authenticated", client_id=client_id, why=why, **_without_empty(about))
 
@@ -135,7 +135,7 @@ def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
 
 
 def _shortened(message: MessageT) -> MessageT:
-    """Return the message; one too long for an audit line keeps at most `ASKED_ENTRIES_MAX` entries of each list."""
+    """Return a message for an audit line; in one that is too long, each list keeps `ASKED_ENTRIES_MAX` entries."""
     if message.ByteSize() <= ASKED_CHARS_MAX:
         return message
     short = type(message)()

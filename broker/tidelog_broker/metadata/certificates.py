@@ -1,9 +1,10 @@
 """Authentication of clients by certificate: rules that map names in a certificate to principals.
 
 A rule is `KIND:PATTERN=PRINCIPAL`. KIND selects the names: `uri`, `dns` or `email` of the subject alternative names, or
-`cn`, the common name of the subject. PATTERN is a name in which one `*` matches any part; a `*` in PRINCIPAL is
-replaced by the matched part. The first rule that matches a name is used. No certificate maps to the administrator of
-the settings, since the CA's users could then choose to be the administrator.
+`cn`, the common name of the subject. PATTERN is a name in which one `*` matches any part that is
+not empty; a `*` in PRINCIPAL is replaced by the matched part, which is percent-decoded for `uri`. The first rule that
+results in a valid principal is used. No certificate maps to the administrator principal (setting `admin`), since the
+CA's users could then choose to be the administrator.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ def rule_of(text: str) -> Rule:
 
 
 class Certificates:
-    """The certificate rules of a node.
+    """Authenticates clients by the certificate rules of a node.
 
     Args:
-        admin: the administrator of the settings, which no certificate may name.
+        admin: name of the administrator principal (setting `admin`), which no certificate may name.
 
     Raises:
         SettingsError: a rule is invalid or names the administrator.
@@ -93,11 +94,13 @@ class Certificates:
         self._admin = admin
 
     def session_of(self, certificate: Mapping[str, Any] | None) -> Session | None:
-        """Return the session for a verified certificate, which ends when that expires; None without a principal.
+        """Return the session for a verified certificate; it ends when the certificate expires.
 
-        A certificate has none if no rule matches its names, or only rules that result in an invalid principal.
+        Args:
+            certificate: the result of `ssl.SSLObject.getpeercert`; None if the client has no certificate.
 
-        `certificate` is the result of `ssl.SSLObject.getpeercert`; None if the client has no certificate.
+        Returns:
+            None without a certificate, or if no rule results in a valid principal for its names.
 
         Raises:
             ProtocolError: UNAUTHENTICATED, the certificate names the administrator.

@@ -42,14 +42,14 @@ log = logging.getLogger(__name__)
 PLACED_AT_ONCE: Final = 256
 """Maximum number of a topic's new partitions that are placed in one iteration of the event loop: a few milliseconds."""
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
-"""Limit of a topic's record, which grows with partitions, copies and the length of node names."""
+"""Maximum size of a topic's record, which grows with partitions, copies and the length of node ids."""
 
 UNAUTHENTICATED: Final = pb.Caller()
 """The caller of a request on a node without authentication."""
 
 
 class Controller:
-    """Changes of `__meta`. Every node has one; its writes are refused unless it owns `__meta`.
+    """Changes topics and nodes. Every node has a controller; its writes are refused unless the node owns `__meta`.
 
     Args:
         partitions_max: maximum number of partitions of all topics together; each costs memory on every node, and files
@@ -348,9 +348,13 @@ class Controller:
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
     def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:
-        """Refuse to remove a node that stores partitions; it has to be drained first, if other nodes can store them.
+        """Refuse to remove a node that stores partitions.
 
-        With `accept_data_loss` a drained node that is down may be removed with partitions that only it stored.
+        A draining node may be removed with partitions that it does not own, if too few other nodes exist to replace
+        its copies, and enough replicas stay alive for writes.
+
+        Args:
+            accept_data_loss: also allow to remove a draining node that is down with partitions that only it stores.
 
         Raises:
             ProtocolError: INVALID_REQUEST.

@@ -26,7 +26,7 @@ _HANDED_OVER: Final = 2
 
 
 class CredentialWork:
-    """A fair queue for one worker thread."""
+    """Runs credential checks on one worker thread, queued fairly by client address."""
 
     def __init__(self, workers: Offload) -> None:
         self._workers = workers

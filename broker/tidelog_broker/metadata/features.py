@@ -3,7 +3,7 @@
 A feature is a setting, or a value of one, that an older build would ignore: for example, an older build would own a
 partition and keep duplicates. Each node announces the features that it supports in its record; a build that announces
 none supports the base set, whose features have no names. A record of `__meta` lists the features that a node needs to
-apply it.
+apply it. So records reach only nodes that apply them correctly:
 
 - The owner of `__meta` refuses a record that needs a feature which a registered node lacks.
 - It refuses to register a node that lacks a feature which existing records need.
@@ -84,7 +84,7 @@ class FeatureGate:
 
     Attributes:
         supported_level: the highest feature level that this node supports.
-        level: that of the cluster.
+        level: the cluster's feature level.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class FeatureGate:
         self._security = security
 
     def in_use(self) -> dict[str, str]:
-        """Return the features that existing records need, each with one of the records, for messages."""
+        """Return the features in use, each with the name of a record that needs the feature, for messages."""
         used = dict.fromkeys(self.level.record.features, f"feature level {self.level.number}")
         for record in self._existing_records():
             for name in sorted(needed_by(record)):
@@ -134,7 +134,7 @@ class FeatureGate:
         self._refuse_above_level(added, called(record))
 
     def finalized(self) -> pb.ClusterLevel | None:
-        """Return the record that raises the level to the highest of this build; None if the level is that already.
+        """Return the record that raises the level to the highest of this build; None if the level is not lower.
 
         Raises:
             ProtocolError: as `check`, about a node that does not support that level.
@@ -146,7 +146,7 @@ class FeatureGate:
         return self.level.raised_to(number)
 
     def founding_level(self) -> pb.ClusterLevel | None:
-        """Return the record of a new cluster's level, that of this build; None where it needs no record."""
+        """Return the record that sets a new cluster to the level of this build; None if that level needs no record."""
         number = self.supported_level
         return self.level.raised_to(number) if number > self.level.number else None
 

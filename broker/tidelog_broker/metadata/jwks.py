@@ -41,7 +41,7 @@ class _Waiting(NamedTuple):
 
 
 class Jwks:
-    """The current keys of JWTs.
+    """Provides the current keys that verify JWTs.
 
     Args:
         source: a path, or a URL that `checked_url` accepts.
@@ -52,6 +52,7 @@ class Jwks:
     Raises:
         SettingsError: the file does not exist or is not a JWKS. A URL is not loaded here: it may be unavailable while a
             node starts.
+        ValueError: see `checked_url`.
     """
 
     def __init__(

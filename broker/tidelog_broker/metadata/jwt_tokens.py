@@ -1,7 +1,7 @@
 """Authentication by JWT bearer tokens (RFC 7519) that an issuer has signed for this cluster.
 
 The signature is verified before any claim is used. An error names the claim that is wrong, never the token. No token
-maps to the administrator of the settings, since the issuer's users could then choose to be the administrator.
+maps to the administrator principal (setting `admin`), since the issuer's users could then choose to be it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _PLAIN: Final[dict[type[Exception], str]] = {
 
 
 class TokenRules(NamedTuple):
-    """The requirements of tokens.
+    """Requirements that a JWT must meet.
 
     Attributes:
         issuer, audience: required values.
         leeway_s: tolerated clock difference between issuer and node.
         principal_claim, roles_claim: the claims with the caller's name and roles.
-        admin: the administrator of the settings, which no token may name.
+        admin: name of the administrator principal (setting `admin`), which no token may name.
     """
 
     issuer: str

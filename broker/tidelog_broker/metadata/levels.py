@@ -21,7 +21,7 @@ USERS: Final = "security.users"
 GROUP_QUOTAS: Final = "quota.groups"
 IMPERSONATE: Final = "rule.impersonate"
 LEVELS_KNOWN: Final = "cluster.level"
-"""The feature of reading the record of the cluster's level. A build without it stops at that record."""
+"""Feature of builds that can read the record of the cluster's level; a build without it stops at that record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def features_up_to(number: int) -> frozenset[str]:
 
 
 def supported_by(features: Collection[str]) -> int:
-    """Return the highest level of which a build that announces these features supports everything."""
+    """Return the highest level whose features, together with those of all lower levels, are in `features`."""
     return max(level.number for level in LEVELS if features_up_to(level.number) <= frozenset(features))
 
 

@@ -31,7 +31,7 @@ JWKS_AGAIN_S: Final = 15.0
 
 
 class NodeSecurity:
-    """Identities, permissions and authentication at one node.
+    """Provides identities, permissions and authentication at one node.
 
     Raises:
         SettingsError: the file of administrators' keys or token keys, or a certificate rule, is invalid.
@@ -118,7 +118,7 @@ class NodeSecurity:
                 self.changed()
 
     def changes_in(self, meta_log: MetaLog) -> SecurityChanges:
-        """Return the changes of identities and rules by records of `__meta`."""
+        """Return the component that changes identities and rules by writing records of `__meta`."""
         return SecurityChanges(
             meta_log,
             self.registry,

@@ -30,7 +30,7 @@ _REFUSED: Final = "the user name or the password is wrong, or the user was delet
 
 
 class ScramLogins:
-    """Password logins at one node."""
+    """Performs password logins at one node."""
 
     def __init__(self, registry: SecurityRegistry) -> None:
         self._registry = registry
@@ -67,7 +67,7 @@ class ScramLogins:
         return Login(ServerSide(opening, nonce, verifier), "" if user is None else user.user_id)
 
     def finish(self, login: Login, message: str) -> tuple[Session, str]:
-        """Return the session of the proven user, and the node's own proof.
+        """Verify the client's final message; return the session of the user, and the node's signature as its own proof.
 
         Raises:
             ProtocolError: UNAUTHENTICATED.
@@ -85,7 +85,7 @@ class ScramLogins:
         return session, signature
 
     def has_changed(self, login: Login) -> bool:
-        """Return whether the user exists and has changed since the exchange began, so that it may be begun again."""
+        """Return whether the user exists and was changed after the exchange began, which should then begin again."""
         user = self._registry.user(login.side.opening.name)
         return user is not None and user.user_id != login.user_id
 

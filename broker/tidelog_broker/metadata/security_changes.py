@@ -1,7 +1,7 @@
 """Changes of identities, rules and quotas, one at a time, by the owner of `__meta`; durable before they are answered.
 
-A change that would leave no caller with the permission to change permissions is refused, unless the node has a file of
-administrators' keys.
+A change that would leave no API key and no user with the permission to change permissions is refused, unless the node
+has a file of administrators' keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTE_CHARS_MAX: Final = 200
 
 
 class SecurityChanges:
-    """Changes of security records. Every node has one; its writes are refused unless it owns `__meta`.
+    """Changes security records. Every node has an instance; its writes are refused unless the node owns `__meta`.
 
     Args:
         now_us: the wall clock, in microseconds since 1970.
@@ -191,7 +191,8 @@ class SecurityChanges:
     def _refuse_locking_out(self, *, removed: str = "", added: pb.AccessRule | None = None) -> None:
         """Refuse a change after which no API key and no user may change permissions.
 
-        If that is the case already, nothing is refused: callers with tokens may have the permission.
+        Nothing is refused if this node has a file of administrators' keys, or if that is the case already, since
+        callers with tokens or certificates may have the permission.
         """
         if self._has_key_file:
             return

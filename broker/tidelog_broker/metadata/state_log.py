@@ -52,7 +52,7 @@ RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
-    """A record's value in a state log, which can be serialized as a protobuf message can."""
+    """A protobuf message, or an equivalent of one, that a state log writes as the value of a record."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the message's bytes."""
@@ -64,6 +64,7 @@ class StateLog:
 
     Args:
         find: returns this node's copy of the partition; raises ProtocolError if this node has no copy.
+        apply: applies the value of a committed record to the state.
         live: returns the records of a snapshot.
     """
 
@@ -109,8 +110,8 @@ class StateLog:
             The epoch in which that holds, for `write`. It is the active one when this returns.
 
         Raises:
-            ProtocolError: another node owns the log, it has no owner, or it is damaged and the state would be
-                incomplete.
+            ProtocolError: another node owns the log; the log has no owner, or is damaged and the state would be
+                incomplete; EPOCH_CHANGING if this node is not ready within some seconds.
         """
         partition = self._partition
         try:
@@ -204,7 +205,9 @@ class StateLog:
         self._begin_snapshot_if_due(epoch)
 
     async def write_deletion(self, record: StateRecord, *, epoch: int) -> None:
-        """Write a deletion, which leaves no record whose revision would outrank older records.
+        """Write a deletion, and begin no snapshot before its outcome.
+
+        A deletion leaves no record whose revision outranks older records, so a snapshot after it could restore them.
 
         Raises:
             ProtocolError: see `write`; EPOCH_CHANGING while a snapshot is being written, which may still contain it.
@@ -239,7 +242,7 @@ class StateLog:
 
         Args:
             epoch: the only epoch in which the values may be appended.
-            bars: no snapshot may begin before the outcome.
+            bars: whether no snapshot may begin before the outcome.
             changes: whether the values are new, unlike those of a snapshot.
             applied: applies the values, for a caller that has them decoded.
         """
@@ -307,7 +310,7 @@ class StateLog:
 
 
 class MetaLog(StateLog):
-    """`__meta`: topics, nodes, identities and rules.
+    """The log of `__meta`: topics, nodes, identities and rules.
 
     Args:
         tasks, find: see `StateLog`.
@@ -460,7 +463,7 @@ class MetaLog(StateLog):
 
 
 class OffsetsLog(StateLog):
-    """A partition of `__offsets`: positions and members of its groups.
+    """The log of one partition of `__offsets`: positions and members of its groups.
 
     Args:
         tasks, find: see `StateLog`.

@@ -22,7 +22,7 @@ class TopicDescriptions:
         self._cluster = cluster
 
     def topic(self, record: pb.TopicRecord, only: Iterable[int] | None = None) -> pb.TopicInfo:
-        """Describe a topic and all partitions, or those in `only`; local partitions with their offsets and sizes."""
+        """Describe a topic and all partitions, or those in `only`; open local ones with their offsets and sizes."""
         info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
         for index in range(record.config.partitions) if only is None else only:
             key = (record.topic_id, index)
@@ -52,7 +52,7 @@ class TopicDescriptions:
         return [key for key in keys if self._partitions.closed.is_used(key)]
 
     def part(self, record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
-        """Describe a topic's partitions from the first number up to but not including the second."""
+        """Describe a topic with its partitions from `first` up to, but not including, `stop`."""
         return self.topic(record, range(first, stop))
 
     def stored_by(self, node_id: str) -> list[PartitionKey]:

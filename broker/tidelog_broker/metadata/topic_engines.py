@@ -1,4 +1,4 @@
-"""Which storage engines can apply the settings of a topic.
+"""Checks whether the storage engine of a topic can apply the settings of that topic.
 
 The owner of `__meta` compares the settings with the capabilities of the engine that it has installed. Whether other
 nodes have it is seen when they open a partition: without it the partition is unavailable on that node (ADR 0182).
@@ -59,7 +59,7 @@ _NEEDS: Final = (
 
 
 class TopicEngines:
-    """The installed engines, as far as topics need them.
+    """Checks topic configurations against the capabilities of the installed engines.
 
     Args:
         names: returns the names of the installed engines.
@@ -96,12 +96,12 @@ class TopicEngines:
                 )
 
     def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:
-        """Refuse a change to an engine that loses its records in a restart, for a topic that has records elsewhere.
+        """Refuse a change that `check` refuses, or one to another engine that loses its records in a restart.
 
-        The loss of such an engine's records leaves a gap in the log after the earlier records.
+        The loss of the new engine's records would leave a gap in the log after the records in the earlier engine.
 
         Raises:
-            ProtocolError: INVALID_REQUEST with the engines that can; as `check`.
+            ProtocolError: INVALID_REQUEST with the engines that can apply the change.
         """
         self.check(after)
         if after.engine in {before.engine, "", SEGMENT} or self._capabilities(after.engine).survives_restart:

@@ -27,7 +27,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 class UserChanges:
-    """The changes of users in `SecurityChanges`, which ensures that one change is made at a time.
+    """Creates users and sets their passwords for `SecurityChanges`, which makes one change at a time.
 
     Args:
         now_us: the wall clock, in microseconds since 1970.

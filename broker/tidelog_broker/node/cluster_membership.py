@@ -1,5 +1,7 @@
 """A node's membership in its cluster: links, gossip, admission, and its own record in `__meta`.
 
+The steps of a membership:
+
     open         other nodes can connect, and this node connects to them
     admit        the cluster has durably assigned this data directory to the node's id; then it may vote
     register     the reachable nodes have durably stored this start; then it takes part
@@ -149,7 +151,8 @@ class ClusterMembership:
 
         This start waits for nodes that refuse connections up to `REGISTER_S_MIN`, since nodes are often started
         together, and for nodes that do not answer up to `REGISTER_S_MAX`. While another start of this directory is
-        known that may have taken part, this start waits for the withdrawal of the other one.
+        known that may have taken part, this start waits for the withdrawal of the other one. If the node is asked to
+        stop meanwhile, this returns early.
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.

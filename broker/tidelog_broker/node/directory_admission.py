@@ -112,7 +112,7 @@ class DirectoryAdmission:
 
         Raises:
             IdentityError: the id belongs to another directory; or the nodes that could admit this node reject it
-                (another cluster, another secret, an id in use).
+                (another cluster, another secret, an id in use); or this build lacks a feature in use.
         """
         broker = self._broker
         if broker.dir.admitted:
@@ -271,7 +271,7 @@ class DirectoryAdmission:
                 raise IdentityError(fault)
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
-        """Ask a node for the records that it knows, and to record this directory; return None if the request fails."""
+        """Ask a node for its known records and, with `bind`, to record this directory; return None if that fails."""
         broker = self._broker
         own = pb.NodeRecord(
             node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id

@@ -27,8 +27,8 @@ class DiskLog:
         """Log that the disk has filled up, or that it has space again; do nothing if neither has changed.
 
         Args:
-            refused: publishes that this node's partitions have refused so far because of a full disk; decreases when
-                partitions are deleted.
+            is_full: whether the disk is full now.
+            refused: number of publishes that this node has refused so far because of a full disk.
         """
         self._refused += max(0, refused - self._counted)
         self._counted = refused

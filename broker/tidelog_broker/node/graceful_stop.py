@@ -1,7 +1,8 @@
 """A graceful stop in a cluster: this node transfers its partitions to other replicas before it stops taking requests.
 
 Without it, every partition of a restarted node would have no owner until the other nodes have detected its stop, agreed
-and sealed the epoch. A planned roll-over takes one round, and a publish during it is forwarded to the new owner.
+and sealed the epoch. A planned roll-over takes one round, and a publish during it is forwarded to the new owner. The
+steps are:
 
     announce   the other nodes learn that this node is leaving, so that it gets no new partitions; two nodes that stop
                at the same time do not transfer to each other

@@ -38,9 +38,10 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
         replaces: whether `--replace` was given, see `open_node_dir`.
 
     Raises:
-        SettingsError: settings of a cluster node are missing.
+        SettingsError: settings of a cluster node are missing, or `replaces` is set for a node without a cluster.
         BootstrapError: the bootstrap file is invalid, or does not list this node.
-        NodeDirError: the directory belongs to another node, or no seed answers.
+        NodeDirError: the directory belongs to another node, no seed answers, the seeds belong to several clusters, or
+            a seed has the id of this node.
     """
     if settings.bootstrap is None and not settings.seeds:
         if replaces:

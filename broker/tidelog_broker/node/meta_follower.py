@@ -1,4 +1,4 @@
-"""Maintenance of this node's copy of `__meta`, and of its routes.
+"""Following of `__meta` and of the routes of other nodes' partitions.
 
 A node that stores `__meta` applies its own log as commits advance. Any other node reads it from the owner by FETCH,
 with long polling, so that a new topic is known everywhere within a round trip. In both cases the applied state is
@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class MetaFollower:
-    """Keeps this node's copy of `__meta` and of the routes current, until `run` is cancelled."""
+    """Keeps this node's copy of `__meta` current, until `run` is cancelled; for the routes see `keep_routes`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

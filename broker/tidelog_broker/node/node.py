@@ -111,6 +111,7 @@ class Node:
         Raises:
             ProtocolError: the data is damaged in a way that the node must not start with.
             IdentityError: the cluster does not admit this node, or its id belongs to another one.
+            OldCopyError: the data directory is an older copy of this node's directory.
             OSError: a port is in use, or a file cannot be used.
         """
         broker = self.broker = await open_broker(

@@ -1,7 +1,7 @@
 """Removal of the mark that the machine has restarted, once each log of the data directory has recorded that.
 
 A log may not be open yet, because its topic is still unknown or its partition is adopted later. Such a log has not
-recorded the restart, so the mark stays for the next start; a log whose groups were all synced has nothing to record.
+recorded the restart, so the mark stays for the next start; a log whose batches were all synced has nothing to record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _WORKER = 0
 async def clear_reboot_mark(
     directory: NodeDir, fs: FileSystem, io: Offload, recorded: Callable[[], Collection[str]]
 ) -> None:
-    """Clear the restart mark if the directory of every existing log is among those of `recorded`.
+    """Clear the restart mark if every existing log has recorded the restart.
+
+    Args:
+        recorded: returns the names of the partition directories whose logs have recorded it, or need not.
 
     Raises:
         OSError: the directory cannot be listed or written.

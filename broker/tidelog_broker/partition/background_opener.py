@@ -1,12 +1,14 @@
 """Opening of closed partitions without a request.
 
+There are three reasons:
+
     an owner is down    as gossip reports: the replicas on this node may have to take over, or to vote
     nodes change        a node is drained, joins or gets another role: partitions that this node owns may have to move
-    in the background   every used partition, with a small share of a core: so that old records expire, missing records
-                        are fetched, and damage is found
+    maintenance         every used partition is opened, with a small share of a core: so that old records expire,
+                        missing records are fetched, and damage is found
 
 A partition that was never used is opened only for the first two reasons. An open replica sends messages to the other
-replicas, which opens them. So no replica has to know which others are closed.
+replicas, and these messages open them, so no replica has to know which others are closed.
 """
 
 from __future__ import annotations

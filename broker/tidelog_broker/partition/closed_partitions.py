@@ -13,7 +13,7 @@ from tidelog_broker.core.topics import PartitionKey
 
 
 class ClosedPartitions:
-    """The closed partitions of a node with the owners of their newest epochs, found by topic, owner and use."""
+    """Finds the closed partitions of a node by topic, by the owner of their newest epoch, and by use."""
 
     def __init__(self) -> None:
         self._by_topic: dict[bytes, dict[int, str]] = {}
@@ -38,7 +38,7 @@ class ClosedPartitions:
         return list(self._by_topic)
 
     def add(self, key: PartitionKey, owner: str, *, is_used: bool) -> None:
-        """Add a partition; `is_used`: it may have data on the disk, or a decision."""
+        """Add a partition; `is_used`: it may have data on the disk, or a decision or promise in the journals."""
         self.discard(key)
         self._by_topic.setdefault(key[0], {})[key[1]] = owner
         self._by_owner.setdefault(owner, {})[key] = None
@@ -63,7 +63,7 @@ class ClosedPartitions:
             self.discard((topic_id, index))
 
     def owners(self) -> list[str]:
-        """Return the owners of closed partitions."""
+        """Return the owners of closed partitions, including "" if a partition has no owner."""
         return list(self._by_owner)
 
     def owned_by(self, node_id: str) -> list[PartitionKey]:
@@ -71,7 +71,7 @@ class ClosedPartitions:
         return list(self._by_owner.get(node_id, ()))
 
     def is_used(self, key: PartitionKey) -> bool:
-        """Return whether a closed partition may have data on the disk, or a decision."""
+        """Return whether a closed partition may have data on the disk, or a decision or promise in the journals."""
         return key in self._recently_used
 
     def used(self) -> Iterator[PartitionKey]:

@@ -129,7 +129,7 @@ class CompactedVersions:
         self._finished_versions = {one.epoch: one for one in made}
 
     async def converge(self) -> None:
-        """Replace the copies in the log by the newest decided versions, earliest epoch first.
+        """Replace the copies in the log by the newest decided versions, earliest decision first.
 
         A copy is not replaced while an older epoch still needs it as an input of its own newest version: otherwise
         neither this node nor one that fetches the copy could write that version any more. Nothing is replaced while a
@@ -220,7 +220,10 @@ class CompactedVersions:
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
 
     def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
-        """Yield each complete copy in the log that differs from the newest decision: epoch, decided end, and bounds."""
+        """Yield each complete copy in the log that differs from the newest decision: epoch, decided end, and bounds.
+
+        Epochs in `_differing`, and those that retention deletes, are omitted.
+        """
         known = self._state.replica.state
         for epoch, compactions in sorted(known.chain.compactions.items()):
             ends, newest = known.ends_of(epoch), compactions[-1].terms

@@ -47,7 +47,12 @@ LOOK_S: Final = 0.2
 
 
 class CompactionState(NamedTuple):
-    """How far a partition is compacted on this node, and the size of its log."""
+    """The result of a requested compaction.
+
+    Attributes:
+        below: offset below which the partition is compacted.
+        size_bytes: size of the log on this node.
+    """
 
     below: int
     size_bytes: int
@@ -107,7 +112,9 @@ class Compaction:
         return self._state.topic.config.cleanup in {pb.COMPACT, pb.COMPACT_AND_DELETE}
 
     async def check(self) -> None:
-        """Converge copies to decided versions; as the owner, compact if enough is dirty.
+        """Converge copies to decided versions; as the owner, compact if enough is dirty. Does nothing during a pass.
+
+        Errors other than a failed disk are logged, and the next check tries again.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -136,8 +143,9 @@ class Compaction:
 
         Raises:
             ProtocolError: INVALID_REQUEST if the topic is not compacted, or is on hold; NOT_OWNER; EPOCH_CHANGING if it
-                was not decided in time; TIMED_OUT, with the awaited resource, without progress for `NO_PROGRESS_S`: the
-                pass continues when that becomes available; DISK_FULL and others of the pass.
+                was not decided in time; TIMED_OUT, with the awaited resource, without progress for `NO_PROGRESS_S`: a
+                pass that has begun continues when that becomes available, another one is cancelled; DISK_FULL and
+                other errors of the pass.
         """
         config, name = self._state.topic.config, self._state.name
         if not self.is_configured:
@@ -204,7 +212,7 @@ class Compaction:
     # --- the owner -------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Return whether enough of the log is dirty, or tombstones have expired."""
+        """Return whether this node, as the owner, has to compact: enough is dirty, or tombstones have expired."""
         state = self._state
         config = state.topic.config
         if not self.is_configured or config.hold or self.versions.is_over or state.writer is None or state.is_moving:
@@ -284,7 +292,10 @@ class Compaction:
             await asyncio.sleep(WHOLE_AGAIN_S)
 
     async def end_epoch(self, compactions: Sequence[bytes]) -> None:
-        """End the open epoch by plan, and become the owner of the next one.
+        """End the open epoch by a planned decision, and become the owner of the next one.
+
+        Args:
+            compactions: serialized `pb.Compaction` messages, to be decided together with the end.
 
         Raises:
             ProtocolError: EPOCH_CHANGING if that is not decided in time, or another decision ended the epoch;

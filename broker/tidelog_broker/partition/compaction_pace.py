@@ -7,7 +7,8 @@ Otherwise it rests for a multiple of the time that it has worked:
     slow requests                             twice as long as before, at most `REST_MAX` times as long as it has worked
 
 Requests are slow if the event loop, which serves them, reacts later than `SLOW_S` to a call that the pass sends when it
-begins to work. A rest ends after `REST_S_MAX`, so that a pass always makes progress.
+begins to work. A rest for requests ends after `REST_S_MAX`, so that a pass always makes progress; a configured rate may
+require a longer one.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class CompactionPace:
         bytes_per_s: upper bound of the rate of reads; None: the pass rests only for requests; 0: it never rests.
         requests: returns the number of publishes and fetches so far.
         must_stop: returns whether the pass has to stop.
-        moved: called for each sign of progress.
+        moved: called after each read, and every `STEP_S` during a rest.
     """
 
     def __init__(

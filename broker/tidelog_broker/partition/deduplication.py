@@ -3,8 +3,7 @@
 The owner keeps a window of content hashes of its newest records, uncommitted ones included. A batch loses the records
 that are in the window, or repeated within the batch; the other records are appended as one batch, or a control batch if
 none remains. The appended batch has higher offsets than all records that caused the drops. So once it is committed,
-which its publisher waits for, these records are committed, too; and if the epoch ends before one of them, the publish
-is not acknowledged either.
+these records are committed, too; and if the epoch ends before one of them, the appended batch is not stored either.
 
 The window is a function of the log and the topic's settings: a new owner reads it back before it accepts batches. A
 batch's producer sequence is checked first: a retry, or a refused batch, does not change the window.
@@ -62,7 +61,12 @@ Built = Callable[[ProtocolError | None], None]
 
 
 class _Screened(NamedTuple):
-    """A batch without duplicates: `contents` are its records' hashes, `dropped` is a bitmap of the removed ones."""
+    """A batch without duplicates.
+
+    Attributes:
+        contents: content hashes of the remaining records.
+        dropped: bitmap of the dropped records of the original batch; empty if none or all were dropped.
+    """
 
     batch: Batch
     contents: Contents
@@ -124,7 +128,7 @@ class Deduplication:
         return len(window) if window is not None else None
 
     def configure(self) -> None:
-        """Apply the topic's current settings: if they have changed the window is rebuilt."""
+        """Apply the topic's current settings; if they have changed, the window is discarded, to be rebuilt."""
         config = self._state.topic.config
         settings = (config.deduplicate_s, config.deduplicate_records)
         if settings != self._settings:
@@ -260,7 +264,7 @@ class Deduplication:
     # --- batches ---------------------------------------------------------------------------------------
 
     def is_long(self, owner: Owner, batch: Batch) -> bool:
-        """Return whether a batch must be screened on another thread first: `prepare`."""
+        """Return whether a batch must first be screened on another thread, by `prepare`."""
         if _work(batch.header) <= 1 or self._prepared_of(batch) is not None:
             return False
         return self._judge(owner, batch.header) is None

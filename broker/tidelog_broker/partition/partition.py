@@ -1,5 +1,7 @@
 """One partition of this node: composes its parts, and passes them the events of its replica's driver.
 
+The parts:
+
 state          its readable range, and why it cannot be read or written
 access         waits until the partition may be served
 reader         reads committed records, from memory or from the log
@@ -105,7 +107,7 @@ class Partition:
     # --- events of the driver --------------------------------------------------------------------------
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
-        """Feed the ring with durable batches, count them, and start the next group."""
+        """Add durable batches to the ring, count them, and let the pipeline write the next group."""
         group, end_offset = self.pipeline.group, appends[-1].end_offset
         durations = self.tools.metrics.append_seconds
         durations.counts[bisect_left(durations.bounds_s, seconds)] += 1

@@ -47,7 +47,7 @@ AWAKENED_AT_ONCE: Final = 128
 
 
 class Partitions:
-    """The partitions that a node stores, open or closed. All methods are for the event loop's thread."""
+    """Finds, opens and removes the partitions that a node stores. All methods are for the event loop's thread."""
 
     def __init__(
         self,
@@ -132,7 +132,10 @@ class Partitions:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def when_open(self, key: PartitionKey, then: Then) -> None:
-        """Open a closed partition; `then` is called before others can find it, in the order of these calls."""
+        """Open a closed partition, then call `then` with it before other tasks can find it, or with the error.
+
+        The callbacks of one partition are called in the order of these calls; an error may be reported at once.
+        """
         self.opening.soon(key, then)
 
     def known_epoch(self, key: PartitionKey) -> pb.EpochDescriptor | None:
@@ -143,7 +146,7 @@ class Partitions:
         return self._chains.active(key) if key in self.closed else None
 
     def had(self, key: PartitionKey) -> bool:
-        """Return whether this node stored a partition when it started."""
+        """Return whether this node stored a partition when it started, or has a chain of its epochs now."""
         return key[1] in self._on_disk.get(key[0], ()) or self._chains.knows(*key)
 
     # --- following topics ------------------------------------------------------------------------------

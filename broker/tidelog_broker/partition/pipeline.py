@@ -56,9 +56,13 @@ us of the event loop's time, however small, and one request may bring thousands.
 
 
 class PendingPublish:
-    """A batch in the pipeline. `header` is None until it is verified.
+    """A batch in the pipeline.
 
-    `epoch` is the only epoch in which the batch may be appended; None for a batch that depends on no state of the log.
+    Attributes:
+        header: the batch's header; None until the batch is verified.
+        refusal: the error of an invalid batch; None if it is valid or not verified yet.
+        settle: called once with the outcome.
+        epoch: the only epoch in which the batch may be appended; None for a batch that depends on no state of the log.
     """
 
     __slots__ = ("acks", "data", "epoch", "header", "refusal", "settle", "tenure")
@@ -184,7 +188,7 @@ class Pipeline:
             self.go_on()
 
     def refuse(self, error: ProtocolError) -> None:
-        """Refuse all queued and all future batches: the partition is deleted or failed."""
+        """Refuse all queued and all future batches: the partition was deleted or has failed, or the node stops."""
         self._refusal = error
         self.flush(error)
 
@@ -475,7 +479,7 @@ class _Awaiting(NamedTuple):
 
 
 class PendingAcks:
-    """The publishes of one partition with a pending outcome, by the kind of acknowledgement that they wait for."""
+    """Queues the publishes of one partition that have offsets, by the kind of acknowledgement that they wait for."""
 
     def __init__(self) -> None:
         self.quorum: deque[_Awaiting] = deque()
@@ -507,7 +511,9 @@ class PendingAcks:
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
         """Answer all publishes: the epoch has ended; records before its end are stored, later ones are not.
 
-        Every replica is known to hold what is before `held_by_all`.
+        Args:
+            refusal: the error for publishes that are not stored.
+            held_by_all: the offset up to which all replicas are known to have the records.
         """
         for waiting in (self.quorum, self.one, self.all):
             while waiting:

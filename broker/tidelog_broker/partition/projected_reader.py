@@ -34,8 +34,8 @@ class ProjectedReader:
     async def read(self, offset: int, bytes_max: int, projection: Projection, *, is_prompt: bool) -> ReadResult:
         """Read committed records from `offset` on, about `bytes_max` bytes as stored.
 
-        With `is_prompt`, that is, if the client reads its replies at once, the batches may be slices of the log, as in
-        `PartitionReader.read_to_send`.
+        Args:
+            is_prompt: see `PartitionReader.read_to_send`.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`.
@@ -59,7 +59,7 @@ class ProjectedReader:
             return await self._workers.call(self._io_key, read)
 
     async def of(self, found: ReadResult, projection: Projection) -> ReadResult:
-        """Return the needed parts of batches in memory.
+        """Reduce batches in memory to the columns and records of a projection.
 
         Raises:
             ProtocolError: CORRUPT_BATCH.

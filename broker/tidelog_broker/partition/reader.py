@@ -78,7 +78,7 @@ class PartitionReader:
         return not is_here and offset < backfill.complete_from
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
-        """Return committed batches from memory, none if none is committed yet; None if `offset` is before the ring."""
+        """Return committed batches from memory, possibly an empty list; None if `offset` is before the ring."""
         end = self._state.readable_until(offset)
         if offset >= end:
             return []
@@ -88,14 +88,15 @@ class PartitionReader:
         return found
 
     async def read_log(self, offset: int, bytes_max: int) -> list[memoryview]:
-        """Read about `bytes_max` bytes of committed batches, at least one; raises as `read_to_send`."""
+        """Read about `bytes_max` bytes of committed batches, at least one if there is any; raises as `read_to_send`."""
         return (await self._read(offset, bytes_max, to_send=False)).batches
 
     async def read_to_send(self, offset: int, bytes_max: int, *, is_prompt: bool) -> FoundBatches:
         """Read as `read_log`, for a client.
 
-        With `is_prompt`, that is, if the client reads its replies at once, the batches may be slices of the log, which
-        only system calls may read: a slow client would keep deleted files on the disk.
+        Args:
+            is_prompt: whether the client reads its replies at once. The batches may then be slices of the log, which
+                only system calls may read: with a slow client, they would keep deleted files on the disk.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted the records meanwhile, STORAGE_FAILED if the

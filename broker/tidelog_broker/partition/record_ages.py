@@ -19,7 +19,7 @@ ROLLS: Final = 4
 """Divisor: a segment is rolled after a quarter of the retention time, so that its oldest record is deleted in time."""
 
 LONG: Final = 2
-"""Factor: records older than twice the retention time are deleted although a replica lacks them."""
+"""Factor: records older than twice the retention time are not kept for a lagging replica: the epoch is ended."""
 
 
 class RecordAges:

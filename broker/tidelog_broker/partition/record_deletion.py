@@ -37,8 +37,9 @@ class RecordDeletion:
             epoch: the epoch in which the offset was looked up; None if the offset was given by the client.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds above the high watermark, FORBIDDEN while the topic
-                is on hold; NOT_OWNER and others as `Access.confirm_owner`; TIMED_OUT: too few replicas answer.
+            ProtocolError: OFFSET_OUT_OF_RANGE if the offset is above the high watermark or was truncated; FORBIDDEN
+                while the topic is on hold; NOT_OWNER and others as `Access.confirm_owner`; TIMED_OUT if too few
+                replicas answer.
         """
         await self._access.confirm_owner()
         state = self._state

@@ -44,7 +44,7 @@ class Scrubber:
         self._slice_bytes = slice_bytes
 
     async def run(self) -> None:
-        """Read all logs at the configured rate, as long as the node runs."""
+        """Read all logs repeatedly at the configured rate, until cancelled; return at once if the rate is 0."""
         settings = self._tools.settings
         if not settings.scrub_bytes_per_s:
             return

@@ -26,7 +26,7 @@ FETCHED_AFTER_MS = 500
 
 
 class PartitionState:
-    """Tells which offsets of one partition may be read and whether it may be written, and creates the errors if not.
+    """Determines which offsets of one partition may be read and whether it may be written; creates the errors if not.
 
     All methods are for the event loop's thread.
 
@@ -218,7 +218,7 @@ class PartitionState:
 
     @property
     def summary(self) -> str:
-        """`active`, `sealed` (no live owner, or unused since the start), `no quorum`, `limbo` or `failed`."""
+        """State: `active`, `sealed` (no live owner, or unused since the start), `no quorum`, `limbo` or `failed`."""
         if self.refusal is not None:
             return "failed"
         if self._known.halted is not None:
@@ -278,7 +278,7 @@ class PartitionState:
         )
 
     def forget_quorum(self) -> None:
-        """Recount the live replicas, because the set of live nodes has changed."""
+        """Discard the cached result of `quorum_lost`, because the set of live nodes has changed."""
         self.quorum_known = None
 
     def not_owner(self) -> ProtocolError:

@@ -44,7 +44,7 @@ class UnsafeRecovery:
         self._loop = partition.tools.loop
 
     async def run(self) -> pb.ClusterChangeReply:
-        """End the epoch, and following ones whose replicas are lost, too; return the end of the first one.
+        """End the epoch, and following ones whose replicas are lost, too; return the end of the last of them.
 
         Raises:
             ProtocolError: INVALID_REQUEST if this node's copy cannot be used, or the partition has its quorum;

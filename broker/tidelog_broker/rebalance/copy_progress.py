@@ -88,7 +88,7 @@ class NewCopies:
         self._moves: dict[PartitionKey, _Move] = {}
 
     def has_room(self, key: PartitionKey, *, advised: bool) -> bool:
-        """Return whether a move with new copies may begin; advised and requested moves are counted separately."""
+        """Return whether a move with new copies may begin, or replaces a tracked one; see `MOVES_MAX`."""
         return key in self._moves or sum(move.advised == advised for move in self._moves.values()) < MOVES_MAX
 
     def begun(self, key: PartitionKey, epoch: int, nodes: Collection[str], *, advised: bool) -> None:

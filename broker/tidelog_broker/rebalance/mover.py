@@ -89,7 +89,7 @@ class Mover:
         self._woken = asyncio.Event()
 
     def rebalance(self) -> int:
-        """Begin to move all partitions that this node owns to their placement; return their number."""
+        """Begin to move this node's partitions to their computed placements; return how many have to move."""
         moves = len(self.due_moves(everything=True))
         self._rebalancing = True
         self._rebalance_until_ms = self._now_ms() + REBALANCE_MS

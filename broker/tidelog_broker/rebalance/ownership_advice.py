@@ -1,5 +1,7 @@
 """Replacing a replica, or handing a partition over, although no node has failed.
 
+There are two reasons:
+
     a replica lags      longer than a bound, or it is down and a publish waits for all: a spare node replaces it
     this disk is full   for some time: another replica becomes the owner, this one stores what it can
 
@@ -89,7 +91,7 @@ class _BackOff:
 
 
 class Advice:
-    """An adviser's plans with exponential back-off: each move doubles the time until the partition may move again.
+    """Applies exponential back-off to an adviser's plans: each move doubles the time until a partition moves again.
 
     The back-off is reset if nothing was moved for `AGAIN_S_MAX` longer than that.
     """
@@ -138,10 +140,10 @@ class EpochTimes:
 
 
 class OwnershipAdvice:
-    """Advice about lagging replicas and full disks.
+    """Advises moves away from lagging replicas and full disks.
 
     Args:
-        lag_ms: the bound on lag.
+        lag_ms: the lag from which on a replica is replaced.
         now_ms: the replicas' clock.
         clock_s: the monotonic clock.
     """

@@ -4,9 +4,9 @@ By its role such a node owns nothing, but a partition without an owner takes no 
 node that only stores copies takes over, or gets what a stopping node owns. It gives the partition up as soon as a
 replica that may own it keeps up, without the long stable time of `preferred_owner`.
 
-It waits a little, and much longer each time the partition returns: an unstable replica must not interrupt publishers
-repeatedly, and it may have given the partition up for a reason that only its node knows, such as a full disk. No copy
-moves; if none of the replicas may own it, `mover` creates a copy on a node that may.
+The transfer waits a little, and much longer each time the partition returns: an unstable replica must not interrupt
+publishers repeatedly, and it may have given the partition up for a reason that only its node knows, such as a full
+disk. No copy moves; if none of the replicas may own the partition, `mover` creates a copy on a node that may.
 """
 
 from __future__ import annotations

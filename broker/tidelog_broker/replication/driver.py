@@ -66,7 +66,11 @@ batches later, at this node's pace."""
 
 
 class _Queued(NamedTuple):
-    """A queued write; `size_bytes` of it came from other nodes."""
+    """A queued write.
+
+    Attributes:
+        size_bytes: size of its batches if another node sent them, which counts in the peers' budget; otherwise 0.
+    """
 
     effect: Write | RebuildProducers
     size_bytes: int
@@ -152,7 +156,7 @@ class ReplicaDriver:
         self.tick()  # Nodes that are already down cause no notification.
 
     def stop(self) -> None:
-        """Begin no more writes; pending writes complete without notification."""
+        """Drop queued writes and begin no others; a write in progress completes, but its completion is not reported."""
         self.stopped = True
         self._ahead.stop()
         self._queue.clear()
@@ -205,10 +209,10 @@ class ReplicaDriver:
             self.pump()
 
     def confirm(self) -> int:
-        """Ask whether this node still owns the epoch, and return the number of the question; only while it may append.
+        """Ask the replicas whether this node still owns the epoch, and return the number of the question.
 
-        `Listener.owner_confirmed` has the answer. The caller must call `pump` next, which sends the question: it needs
-        the number before the answer arrives.
+        May be called only while this node may append. The caller must call `pump` next, which sends the question; it
+        needs the number before that, because `Listener.owner_confirmed` may report the answer at once.
         """
         return self.replica.ownership.confirm()
 

@@ -53,7 +53,7 @@ class Tools:
     """The wall clock for append timestamps; it may be wrong, and jump."""
     group_bytes: int
     writes: Tally = field(default_factory=Tally)
-    """The number of durable writes of logs and journals."""
+    """The number of completed writes of logs and journals."""
 
 
 class Listener(Protocol):

@@ -30,7 +30,7 @@ CHAINS_WORKER: Final = 1
 
 
 class Chains:
-    """The chains and fences of a node, loaded at its start; the only writer of both journals.
+    """Loads the chains and fences of a node at its start, and makes all writes to both journals.
 
     Args:
         failed: called if a journal fails; the node must stop.

@@ -139,7 +139,8 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             return _keep_producers(view, effect)
         case SetAside():
             log.error(
-                "%s: setting aside the copy of epoch %d on this node: %s",
+                "%s: the copy of epoch %d on this node cannot be used: %s; renaming it to .bad-N and fetching the "
+                "epoch again from another replica; check the disk if this recurs",
                 store.directory.name,
                 effect.epoch,
                 effect.reason,
@@ -187,9 +188,12 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         )
     except DiskFullError:
         return False
-    except NotHeldError as error:
-        # The copy to be resumed is missing, so the core plans again.
-        log.warning("%s: the partial copy of epoch %d is missing: %s", store.directory.name, effect.epoch, error)
+    except NotHeldError:
+        log.warning(
+            "%s: the partial copy of epoch %d is missing and cannot be resumed; planning its backfill again",
+            store.directory.name,
+            effect.epoch,
+        )
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
         return False  # A complete copy of another version was removed from the log meanwhile, so the core plans again.

@@ -111,7 +111,8 @@ class ReplicaLog:
         if store.limbo is None:
             return
         log.warning(
-            "%s/%d: the log on this node takes no appends until it is repaired: %s",
+            "%s/%d: the log on this node takes no appends: %s; this node restores damaged data from other nodes if "
+            "they have it, otherwise see: tidelog log verify, tidelog log repair",
             store.name.topic,
             store.name.partition,
             store.limbo,
@@ -268,7 +269,7 @@ class ReplicaLog:
     # --- for the core ----------------------------------------------------------------------------------
 
     def limbo(self) -> str | None:
-        """Why the log is permanently damaged; None if it is not."""
+        """Return why the log takes no appends, because its repair at open was impossible; None if it takes them."""
         return self._limbo
 
     def newest_epoch(self) -> int | None:

@@ -46,7 +46,7 @@ def clock_ms(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
 
 
 class NewPartition(NamedTuple):
-    """A partition in its topic's record: key, name for messages, and its first epoch."""
+    """A partition whose replica is to be opened: key, name for messages, and first epoch from the topic's record."""
 
     key: PartitionKey
     name: str

@@ -43,7 +43,7 @@ AGAIN_S: Final = 1.0
 
 
 class AuditTopic:
-    """The writer of the topic `__audit`.
+    """Writes the audit log lines of this node to the topic `__audit`.
 
     Args:
         again_s: see `AGAIN_S`.

@@ -42,7 +42,7 @@ def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:
 
 
 def new_security_record(change: pb.SecurityChange) -> pb.SecurityRecord:
-    """Return the record that a change adds, without its id."""
+    """Return the record that a change adds, for `check_features`; empty for a change that needs no features."""
     match change.WhichOneof("change"):
         case "create_user":
             return pb.SecurityRecord(id="user", user=change.create_user)

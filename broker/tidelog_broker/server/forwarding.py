@@ -70,12 +70,15 @@ async def ask_owner(
     timeout_s: float = FORWARD_TIMEOUT_S,
     answer_s: float = 0.0,
 ) -> pb.Envelope:
-    """Return the owner's answer.
+    """Send a request to the owner of partition `key`, and return its answer.
+
+    The request is sent again while the owner is unknown or changing, if no part of it was processed.
 
     Args:
+        envelope: the request, with its caller.
         local: answers the request if this node is the owner.
         timeout_s: maximum time for finding the owner and waiting for its answer, over all attempts.
-        answer_s: maximum time of waiting for another node's answer, if that is longer than what remains of `timeout_s`.
+        answer_s: minimum time to wait for another node's answer in each attempt, even beyond `timeout_s`.
 
     Raises:
         ProtocolError: see `at_owner`.
@@ -227,7 +230,7 @@ class _Waiting:
 
 
 class Forwarded:
-    """The batches of one PUBLISH that other nodes own, sent as one request per owner.
+    """Forwards the batches of one PUBLISH whose partitions other nodes own, as one request per owner.
 
     Args:
         request: the client's request, whose acks and caller are forwarded.

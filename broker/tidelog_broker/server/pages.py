@@ -29,7 +29,7 @@ DESCRIBED_ENTRIES: Final = 64
 copies each still fit an envelope."""
 
 Item = tuple[str, pb.TopicRecord | None]
-"""A topic of a list; None for a name that no topic has."""
+"""Name and record of a topic in a list; the record is None for an unknown name."""
 
 Describe = Callable[[pb.TopicRecord, int, int], pb.TopicInfo]
 """Describes the partitions of a topic whose numbers are at least the first argument and below the second."""
@@ -156,7 +156,7 @@ def _ended(page: Page) -> Page:
 def all_items(
     topics: TopicRegistry, cursor: pb.TopicCursor | None, *, internal: bool, session: Session | None = None
 ) -> Iterator[Item]:
-    """Yield the topics that `session` may see, or all topics if it is None, starting at a cursor."""
+    """Yield the topics that `session` may see (None: all) from a cursor on; internal ones only if `internal`."""
     for record in topics.live_from(cursor.topic if cursor is not None else ""):
         if (internal or not record.name.startswith(INTERNAL_PREFIX)) and (
             session is None or session.may_see(record.name)

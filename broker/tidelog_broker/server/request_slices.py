@@ -1,8 +1,8 @@
 """Processing of a request's entries in slices, between which the event loop serves other work.
 
 A request with few entries is one slice and does not wait. A larger one waits before each slice until the fair scheduler
-of the node (`ConnectionBounds.turns`) lets its caller continue. It ends when its result is no longer needed: its
-connection is closed, or the node is stopping.
+of the node (`ConnectionBounds.turns`) lets its caller continue. A larger request also ends when its result is no longer
+needed: its connection is closed, or the node is stopping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RequestSlices:
-    """The slices of one request's work.
+    """Divides the work of one request into slices.
 
     Args:
         count: the sum of the weights of the request's entries; the number of entries if they have no weights.

@@ -1,1 +1,4 @@
-"""A node's data files: no other package accesses them. Calls may wait for the disk: most run on I/O worker threads."""
+"""Storage of a node's data files, which no other package accesses.
+
+Calls may block on the disk, so most of them run on I/O worker threads.
+"""

@@ -35,9 +35,9 @@ class ConnectionBounds:
         self.turns = Turns()
         """The scheduler of requests that occupy the event loop for long."""
         self.partition_slots = FairSlots(SlotBounds(_SLOTS, key_slots=PARTITIONS_AT_ONCE))
-        """Slots for processing single partitions of requests, shared by caller; see `PARTITIONS_AT_ONCE`."""
+        """Slots for processing single partitions of requests, limited for each caller; see `PARTITIONS_AT_ONCE`."""
         self.followed = 0
         """Number of partitions that the subscriptions of all connections follow."""
         self.open_connections = 0
         self.open_clients = 0
-        """Open connections that have completed HELLO."""
+        """Open connections of clients that have completed HELLO."""

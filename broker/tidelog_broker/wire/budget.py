@@ -1,8 +1,8 @@
 """The budget of request bytes in flight; a node has one for its clients and one for other nodes.
 
 A request counts with its attachment, and with its envelope if that is large: an envelope has up to 1 MiB, and a waiting
-request holds it. Smaller envelopes are bounded by the number of requests. A request with a small envelope and no
-attachment (for metadata or positions) is always admitted, because such requests can end an overload.
+request holds it. Smaller envelopes are bounded by the number of requests. A client's request with a small envelope and
+no attachment (for metadata or positions) is always admitted, because such requests can end an overload.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
 - HELLO has to be the first request, within `hello_timeout_ms` and in a small frame.
 
 A connection of another node authenticates instead (`server/handlers/peers.py`) and is treated differently: its one-way
-messages go to an inbox, and a request that exceeds the budget is declined. The node always reads from it, because the
-next messages may be acknowledgements that end an overload.
+messages go to an inbox, and a request that exceeds the budget is declined. No in-flight limit stops the node from
+reading, because the next messages may be acknowledgements that end an overload.
 
 A malformed stream is answered by an error with correlation id 0, and the connection closes, because nothing after that
 point can be parsed reliably. An invalid request gets its error, and the connection stays open.
@@ -49,7 +49,7 @@ from tidelog_proto.wire.frames import JOIN_BYTES_MAX, Frame, encode_frame, write
 log = logging.getLogger(__name__)
 
 SESSION_S_MAX: Final = 30 * 24 * 3600.0
-"""Longest session, also with credentials that last longer: asyncio timers cannot span years."""
+"""Longest session with credentials that expire, even if they last longer: asyncio timers cannot span years."""
 _NOTHING: Final = memoryview(b"")
 
 
@@ -445,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hello_timer = None
 
     def begin_session(self, session: Session, now_us: int) -> None:
-        """Set the authenticated session; the connection ends when its credentials expire, or after `SESSION_S_MAX`."""
+        """Set the authenticated session; credentials that expire end the connection, at most `SESSION_S_MAX` later."""
         self.session = session
         if session.expires_us:
             left_s = min((session.expires_us - now_us) / 1e6, SESSION_S_MAX)

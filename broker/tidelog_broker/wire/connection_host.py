@@ -59,7 +59,7 @@ class SubscriptionPump(Protocol):
         """Stop sending."""
 
     def check(self, session: Session) -> None:
-        """Check that the subscription is still allowed; end the subscription of a gateway's caller if it is not.
+        """Check that the subscription is still allowed; end the topics that a gateway's caller may no longer read.
 
         Args:
             session: the session of the connection.

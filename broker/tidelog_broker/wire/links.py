@@ -186,8 +186,8 @@ class Links:
     async def running_incarnation(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
         """Return the incarnation of the node that currently answers at its address.
 
-        0 if the node does not run there: the port is closed, or another node answers. None if that is unknown: no node
-        answered in time, or there is no route.
+        0 if the node does not run there: the port is closed, or another node answers. None if that is unknown, for
+        example because no node answered in time or there is no route.
         """
         link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
         try:
@@ -354,7 +354,8 @@ class Link(asyncio.BufferedProtocol):
     ) -> int:
         """Authenticate both nodes, and compare their incarnations if `incarnations` is given.
 
-        Return the other node's incarnation. `called` is the expected id of that node.
+        Args:
+            called: the expected id of the other node, whose incarnation is returned.
 
         Raises:
             ProtocolError: one node rejects the other, or the other end does not answer as a node does.
@@ -413,7 +414,7 @@ class Link(asyncio.BufferedProtocol):
         return self._outbox.size_bytes + unsent
 
     def send(self, one_way: OneWay) -> None:
-        """Send a one-way message within this iteration of the event loop; drop the message if the queue is full."""
+        """Send a one-way message within this iteration of the event loop; drop it if it exceeds the queue's limit."""
         bound = self._queue_bytes + (0 if one_way.batches else KEPT_BACK_BYTES)
         transport, gathered_bytes = self._transport, self._outbox.size_bytes
         if (
@@ -552,7 +553,11 @@ class Link(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------------- internals
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        """Return False to discard the attachment of a frame that does not answer a pending request."""
+        """Return False to discard the attachment of a frame that does not answer a pending request.
+
+        Raises:
+            ProtocolError: MALFORMED_FRAME for an attachment without a correlation id.
+        """
         if envelope.correlation_id == 0 and attachment_bytes:
             what = f"received {envelope.WhichOneof('kind')!r} with an attachment, but without a correlation id"
             raise ProtocolError(pb.MALFORMED_FRAME, f"{what}; only answers may have an attachment")

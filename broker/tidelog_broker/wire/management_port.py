@@ -1,7 +1,7 @@
 """The management port: health and metrics over HTTP, on its own event loop and thread.
 
-It is independent of the node's event loop, so it answers 503 while that is blocked. Connections need no authentication
-at first, so all resources are limited (`ManagementBounds`): connections, the size of a request head, the time to
+It is independent of the node's event loop, so it answers 503 while that is blocked. A client connects without
+authentication, so all resources are limited (`ManagementBounds`): connections, the size of a request head, the time to
 receive it and the time to send the answer. A connection beyond the limit replaces the oldest one of the address that
 has most of them (`UnauthenticatedConnections`), so one address cannot exclude health checks. Metrics pages are made one
 at a time on a second thread, so that health checks do not wait for them.
@@ -206,7 +206,7 @@ class _Serving:
             self._deserted.set()
 
     def not_encrypted(self, error: TlsError) -> None:
-        """Count and log a connection whose TLS handshake failed, or on which only one side uses TLS."""
+        """Count and log a connection whose TLS handshake failed, for example because the client did not use TLS."""
         self._metrics.tls_failed.inc()
         self._seldom.say("a TLS connection to the management port failed: %s", error)
 
@@ -267,7 +267,7 @@ class _Visit(asyncio.Protocol):
             self._transport.abort()
 
     def shaken(self, error: TlsError | None) -> None:
-        """Handle the end of the TLS handshake; after a failed one no other callback follows."""
+        """Handle the end of the TLS handshake. If it failed, forget the connection: `connection_lost` is not called."""
         if error is not None:
             self._serving.not_encrypted(error)
             self._serving.left(self)

@@ -82,7 +82,7 @@ SINGLE_KINDS: Final = frozenset({"backfill_reply"})
 """Kinds that contain one message; the others have `entries`."""
 
 KINDS_WITH_BATCHES: Final = frozenset({"append_batch", "backfill_reply"})
-"""Kinds whose messages have the `length` of their part of the attachment."""
+"""Kinds of messages that have batches; each states its part of the envelope's attachment as its `length`."""
 
 assert BATCH_BYTES_MAX <= ATTACHMENT_BYTES_MAX, "a batch of maximum size must fit in a message"
 
@@ -178,7 +178,7 @@ def alone(message: LinkMessage, batches: Sequence[memoryview]) -> OutgoingEnvelo
 
 
 def _kind_and_sizes(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str, int, int]:
-    """Return the kind of a message, its size in an envelope, and that of its batches; sets its `length`."""
+    """Set the `length` of a message of `KINDS_WITH_BATCHES`; return its kind, its size, and the size of its batches."""
     kind = _KINDS[type(message)]
     attachment_bytes = 0
     if kind in KINDS_WITH_BATCHES:
@@ -226,11 +226,11 @@ VERIFY_ON_LOOP_BYTES: Final = 256 * KIB
 """Up to this size batches are verified on the event loop, which takes less time than a thread switch."""
 
 FEW_BATCHES: Final = 16
-"""Maximum number of batches that are few, see `VERIFY_FEW_BYTES`."""
+"""Maximum number of batches for which `VERIFY_FEW_BYTES` applies."""
 
 VERIFY_FEW_BYTES: Final = 4 * MIB
-"""Up to this size few batches are verified on the event loop: checksums dominate the cost, they take less time than
-copying the batches did, and a thread on the same core saves nothing."""
+"""Up to this size, at most `FEW_BATCHES` batches are verified on the event loop. Their cost is dominated by checksums,
+which take less time than copying the batches did, and a thread on the same core would save nothing."""
 
 Received = Callable[[str, LinkMessage, Sequence[Batch]], None]
 """Called with the sender's node id, one message and its verified batches."""
@@ -253,7 +253,7 @@ class _WaitingMessage:
         self.is_long = is_long
         """Whether the message is verified on a worker."""
         self.outcomes: _Outcomes | None = None
-        """Each entry's batches or error, once they are verified on a worker."""
+        """Each entry's batches or error; None before the verification."""
 
     def verify(self) -> _Outcomes:
         return list(map(_verified, self.parts))
@@ -264,7 +264,7 @@ class Inbox:
 
     Args:
         node_id, incarnation: the authenticated peer.
-        received: called with every message.
+        received: called with every message whose batches, if any, are intact.
         budget: bytes that have arrived, or are arriving, and are not delivered; shared by all peers.
         verifiers: worker for large messages; a single thread, so that results keep their order.
     """
@@ -420,7 +420,7 @@ class Inbox:
 
 
 def _are_few(parts: Sequence[memoryview], size_bytes: int) -> bool:
-    """Return whether large parts contain few batches, which are verified on the event loop."""
+    """Return whether parts are small enough, with few enough batches, to verify them on the event loop."""
     if size_bytes > VERIFY_FEW_BYTES:
         return False
     try:

@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Peers:
-    """The authenticated incoming connections of other nodes.
+    """Registers the authenticated incoming connections of other nodes, one per node, and closes outdated ones.
 
     Args:
-        received: called with every one-way message, in the order in which its sender sent it.
+        received: called with the one-way messages of each node, in the order in which the node sent them; dropped ones
+            (see `Inbox`) are left out.
         budget: bytes of batches that have arrived and are not delivered, all peers together. A receiver that keeps
             delivered batches may count them in it, too.
         verifiers: one worker for large batches.

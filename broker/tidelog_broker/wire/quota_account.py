@@ -2,7 +2,8 @@
 
 A caller is a principal, or a client address if clients are not authenticated. All its connections share an account.
 Incoming bytes are counted when a frame's lengths are known, outgoing bytes when they are sent; bytes beyond a rate are
-a debt. A debt refuses nothing:
+a debt. On the caller's own connections a debt delays requests and refuses none (`caller_shares` refuses requests that a
+gateway sends on behalf of an indebted caller):
 
 - A connection that sends during a debt, or is opened, is not read until the debt is paid. A client that waits as long
   as the answers require (`Envelope.throttle_ms`) sends nothing meanwhile, so the debt does not delay its other requests
@@ -249,7 +250,7 @@ class Account:
             self.made_room()
 
     def made_room(self) -> None:
-        """Resume one paused connection, because a request of this caller was answered or a connection was closed."""
+        """Let a paused connection continue, if the limits allow it, because a request or a connection has ended."""
         self.holds = len(self._incoming) > 0
         if self.holds and not self._is_full():
             self._incoming.look()

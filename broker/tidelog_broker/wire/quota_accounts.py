@@ -35,7 +35,7 @@ _Key = tuple[str, str]
 
 
 class Accounts:
-    """All accounts of one node.
+    """Creates, finds and forgets the accounts of one node.
 
     Args:
         now_s: a monotonic clock, in seconds.
@@ -72,7 +72,7 @@ class Accounts:
         yield from list(self._by_key.values())
 
     def of(self, kind: str, name: str) -> Account | None:
-        """Return the account of a "principal" or an "address"; None if it has neither connections nor debts."""
+        """Return the account of a "principal" or an "address"; None if it has none."""
         return self._by_key.get((kind, name))
 
     def join(self, client: Client, host: str, session: Session | None) -> Account:
@@ -98,7 +98,10 @@ class Accounts:
         return account
 
     def _accounts_of(self, address: str, session: Session | None) -> list[tuple[_Key, Account]]:
-        """Return the accounts that count a connection; the last one meters its requests."""
+        """Return the accounts that count a connection; the last one meters its requests.
+
+        Connections of an administrator do not count at their address: only a quota of its own name limits it.
+        """
         found: list[tuple[_Key, Account]] = []
         if session is None or not self._quotas.is_admin(session.principal):
             limits_of = partial(self._quotas.of_address, address)

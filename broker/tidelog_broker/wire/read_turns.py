@@ -80,7 +80,7 @@ class Divided(Protocol):
 
 
 class RemainingWork:
-    """The remaining slices of a connection's last request."""
+    """Runs the remaining slices of a connection's last request."""
 
     __slots__ = ("request",)
 
@@ -110,7 +110,10 @@ class RemainingWork:
 
 
 class ReadTurns:
-    """The exhausted turns of one node, which owns them so that the next turn starts even if connections close."""
+    """Starts the next turn of each caller whose turn is exhausted.
+
+    It belongs to the node instead of a connection, so that the turn starts even if the connection closes.
+    """
 
     def __init__(self) -> None:
         self._over: dict[ReadTurn, None] = {}

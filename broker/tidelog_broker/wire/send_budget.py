@@ -66,7 +66,7 @@ class _Write:
 
 
 class SendBacklog:
-    """The unsent bytes of one connection."""
+    """Tracks the unsent bytes of one connection, and decides whether more may be read or sent for it."""
 
     __slots__ = (
         "_outgoing",
@@ -114,10 +114,10 @@ class SendBacklog:
         return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
-        """Return whether this much may be sent; always to nodes.
+        """Return whether data of this size may be sent; always True for a node.
 
-        To a client it may if it fits the connection's share, or if nothing else is unsent on the connection and it fits
-        the budget or is alone in it.
+        Data for a client may be sent if it fits the connection's share; or if nothing else is unsent or reserved on the
+        connection, and it fits the budget or is alone in it.
         """
         outgoing = self._outgoing
         if self.is_node or size_bytes <= self.room_bytes:
@@ -235,8 +235,8 @@ class SendBudget(ByteBudget):
 
     Args:
         bytes_max: limit of the unsent bytes of all clients together.
-        connection_bytes_max: nothing more is read for a client with this many unsent bytes.
-        stall_ms: a client that reads nothing for this long is closed.
+        connection_bytes_max: nothing more is read for a connection with this many unsent bytes.
+        stall_ms: a connection whose peer reads nothing for this long, while bytes are unsent, is closed.
     """
 
     def __init__(self, *, bytes_max: int, connection_bytes_max: int, stall_ms: int) -> None:
@@ -250,7 +250,7 @@ class SendBudget(ByteBudget):
 
     @property
     def share_bytes(self) -> int:
-        """Number of unsent bytes that one more connection may have."""
+        """Number of unsent and reserved bytes that each client's connection may have now."""
         left_bytes = self.bytes_max - self.used_bytes
         share_bytes = (left_bytes - self.bytes_max // 4) // SHARE
         least_bytes = self.bytes_max // LEAST

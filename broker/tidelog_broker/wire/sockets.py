@@ -1,9 +1,10 @@
 """Socket options between nodes, and checks of sockets and ports.
 
-TCP gives up on a silent peer after about 15 minutes. Between nodes, a connection is reset when bytes are unacknowledged
-for `UNACKNOWLEDGED_MS`, also if the peer's window stays closed for that long (the kernel of a stopped process still
-acknowledges). Idle connections are probed. Failure detection is the task of gossip: these options only end a dead
-connection, so that a new one is opened.
+By default TCP gives up on a silent peer after about 15 minutes. Between nodes, a connection is reset when bytes are
+unacknowledged for `UNACKNOWLEDGED_MS`, also if the peer's window stays closed for that long (the kernel of a stopped
+process still acknowledges). TCP checks this only when it retransmits; see `stall_watch` for long pauses. Idle
+connections are probed. Failure detection is the task of gossip: these options only end a dead connection, so that a new
+one is opened.
 """
 
 from __future__ import annotations
@@ -42,9 +43,7 @@ def tune(link: socket.socket) -> None:
 def peer_has_closed(connected: socket.socket) -> bool:
     """Return whether the peer of a TCP connection has closed its side, or the socket was closed here.
 
-    False if the platform does not report that.
-
-    Works while nothing is read from the connection.
+    It works while nothing is read from the connection. False if the platform does not report that.
     """
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
@@ -57,7 +56,7 @@ def peer_has_closed(connected: socket.socket) -> bool:
 
 
 def check_udp_port(host: str, port: int) -> None:
-    """Bind the gossip port once and release it.
+    """Check that the gossip port is free, by binding and releasing it.
 
     Raises:
         OSError: the port is in use, or the address does not belong to this machine.

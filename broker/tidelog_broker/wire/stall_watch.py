@@ -1,4 +1,4 @@
-"""Closes a connection between nodes if the other machine acknowledges nothing for two seconds.
+"""Detection of stalled connections between nodes: sent data is unacknowledged for two seconds, without any progress.
 
 TCP retransmits after a timeout that grows with the measured round trips. After half a minute on a slow link packets
 take seconds through its queue, and if that queue is dropped, TCP waits more than ten seconds before the first
@@ -20,7 +20,7 @@ LOOK_S: Final = 0.25
 LOOKS: Final = 8
 
 _INFO: Final = struct.Struct("=8B24I4Q")
-"""The first fields of Linux's `struct tcp_info`, up to `tcpi_bytes_acked`, which Linux 4.1 added."""
+"""The first fields of Linux's `struct tcp_info`, up to `tcpi_bytes_received`, which Linux 4.1 added."""
 _UNACKED_AT: Final = 8 + 4
 _BYTES_ACKED_AT: Final = 8 + 24 + 2
 
@@ -56,7 +56,7 @@ def progress_of(connection: Options) -> Progress | None:
 
 
 class StallWatch:
-    """Watches one connection until `stop`.
+    """Watches one connection until `stop` or a stall, or until its progress is unknown (`progress_of`).
 
     Args:
         stalled: called once if `LOOKS` checks in a row find unacknowledged data and no progress.

@@ -27,8 +27,8 @@ async def delete_records(
     The request is idempotent, so it is retried when the outcome is unknown.
 
     Raises:
-        InvalidRequestError: `before` is neither an offset nor a datetime with a zone, or an offset for several
-            partitions.
+        InvalidRequestError: `before` is neither an offset nor a datetime with a zone; or it is an offset, `partitions`
+            is None and the topic has several.
         UnknownPartitionError: the topic has no such partition; nothing was requested.
         TidelogError: a node's error; `done` holds the log starts of partitions whose records were deleted.
     """

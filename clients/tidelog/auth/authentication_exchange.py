@@ -13,7 +13,7 @@ from tidelog_proto.auth.secret_permissions import permission_fault
 
 
 class AuthenticationExchange(Protocol):
-    """What `connect` requires of the authentication of one connection."""
+    """The authentication exchange of one connection, which `connect` performs."""
 
     @property
     def credentials(self) -> pb.Credentials:
@@ -37,7 +37,7 @@ class AuthenticationExchange(Protocol):
 
 
 class Authenticator(Protocol):
-    """What `Client` requires of its credentials: the authentication of each connection."""
+    """A client's credentials: begins an authentication exchange for each connection."""
 
     async def shown(self) -> AuthenticationExchange:
         """Begin the exchange of one connection.
@@ -76,7 +76,7 @@ class SecretFile:
     Args:
         what: name of the secret, for messages.
         chars_max: maximum length in characters; the content after `chars_max` + 1 characters is ignored.
-        kept: value to return while the file is missing, empty, or accessible to every user.
+        kept: value to return while the file is empty, cannot be read, or is accessible to every user.
     """
 
     def __init__(self, path: str | os.PathLike[str], what: str, chars_max: int, kept: str = "") -> None:
@@ -86,10 +86,10 @@ class SecretFile:
         self._kept = kept
 
     def text(self) -> str:
-        """Return the secret.
+        """Return the secret; `kept` if the file is empty or unusable.
 
         Raises:
-            InvalidRequestError: the file cannot be read, or every user may read or change it.
+            InvalidRequestError: the file cannot be read, or every user may read or change it; and `kept` is empty.
         """
         try:
             return read_secret_file(self._path, self._what, self._chars_max) or self._kept

@@ -147,7 +147,10 @@ class LoopThread:
             loop.close()
 
     def _runs_until_stopped(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Run the loop; return whether it was stopped. SystemExit does not stop it, since other threads wait for it."""
+        """Run the loop; return whether it was stopped.
+
+        SystemExit and KeyboardInterrupt in a callback are logged and do not stop it, since other threads wait for it.
+        """
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:

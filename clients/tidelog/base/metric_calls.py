@@ -1,4 +1,4 @@
-"""Calls of the user's `ClientMetrics`; its errors are logged and never raised."""
+"""Calls of the user's `ClientMetrics`; the first error is logged, and none is raised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log: Final = logging.getLogger("tidelog.client")
 
 
 class MetricCalls:
-    """Calls the user's metrics; an error is logged once and suppressed."""
+    """Calls the user's metrics; the first error is logged, and all are suppressed."""
 
     def __init__(self, metrics: ClientMetrics) -> None:
         self.metrics = metrics

@@ -1,9 +1,9 @@
 """Requests that a gateway sends on behalf of other principals, its callers; a ticket identifies the principal.
 
 `Security.identify` returns a ticket that is valid for a minute and is sent with each request of a client whose `router`
-is `Security.for_caller`. The object that holds the ticket renews it in time, and immediately when a node refuses it;
-the client retries the refused request. Such a client shares the connections of the gateway's client and has a metadata
-cache of its own, which holds only what the principal may see.
+was returned by `Security.for_caller`. A `Caller` holds the ticket and renews it in time, and immediately when a node
+refuses it; the client retries the refused request. Such a client shares the connections of the gateway's client and has
+a metadata cache of its own, which holds only what the principal may see.
 """
 
 from __future__ import annotations
@@ -167,6 +167,7 @@ async def identify_by_password(
     Raises:
         NotIdentifiedError: the user does not exist or the password is wrong.
         UnauthenticatedError: the node has not proven that it knows the user.
+        NodeUnreachableError: a node's release does not support passwords.
         TidelogError: as `ask`; or each attempt's second step reached a node that had not processed the first one.
     """
     reply = pb.IdentifyReply()

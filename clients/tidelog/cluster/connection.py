@@ -71,7 +71,7 @@ Answered = Callable[[Frame | TidelogError], None]
 
 
 class Subscriber(Protocol):
-    """What `Connection` requires of the receiver of the frames that a node pushes for one subscription."""
+    """Receives the frames that a node pushes for one subscription, and the loss of their connection."""
 
     def pushed(self, event: PushedEvent) -> None:
         """Handle a MESSAGE_EVENT of the subscription."""
@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             attachment_bytes: total length of the attachment.
             timeout_s: time without an answer after which the outcome is a RequestTimeoutError.
             wait_s: how long the node was asked to hold the answer back; included in `timeout_s`.
-            answered: called synchronously when the answer is received; must not raise.
+            answered: called once with the answer, or the error if there is none; must not raise.
 
         Raises:
             TidelogError: the connection is closed, or the frame exceeds a limit; nothing was sent.
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
             self.request(envelope, timeout_s=UNSUBSCRIBE_TIMEOUT_S)  # the answer is irrelevant
 
     def close(self, error: TidelogError | None = None) -> None:
-        """Close the connection; pending requests fail with `error`."""
+        """Close the connection; pending requests fail with `error`, by default a ClosedError."""
         if self._error is None:
             self._error = error or ClosedError("the connection was closed by this client", definite=False)
         if self._transport is None:
@@ -458,7 +458,7 @@ async def connect(
     authenticator: Authenticator = NO_CREDENTIALS,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Connect to a node and exchange HELLO; see `IdlePoll` for `idle_poll_us`.
+    """Connect to a node, authenticate and exchange HELLO.
 
     Args:
         client_id: name of the client in the node's logs.
@@ -468,9 +468,11 @@ async def connect(
         tls: TLS context; None for no encryption.
 
     Raises:
-        NodeUnreachableError: the connection is refused, the host name cannot be resolved, or no HELLO reply arrives in
-            time.
-        InvalidRequestError, AccessError: the node refuses this client.
+        NodeUnreachableError: the connection is refused, the host name cannot be resolved, the TLS handshake fails, no
+            HELLO reply arrives in time, or the function that returns the credentials fails.
+        BadReplyError: the node answers HELLO with another message or version.
+        InvalidRequestError: the credentials are missing or unusable.
+        TidelogError: the node refuses this client; an AccessError if because of its credentials.
     """
     loop = asyncio.get_running_loop()
     hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
@@ -509,7 +511,7 @@ async def connect(
         raise NodeUnreachableError(
             f"no HELLO reply from {_name(address)}: {error}; is it a Tidelog node, and does it require TLS?"
         ) from error
-    except QuotaExceededError as error:  # The quota of connections is exhausted; another connection may close soon.
+    except QuotaExceededError as error:  # The quota of connections is exhausted; a retry succeeds once another closes.
         connection.close()
         error.retriable = True
         raise

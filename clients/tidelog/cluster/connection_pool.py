@@ -56,7 +56,7 @@ def identity_of(
     """Check the arguments of `Client` and return the parameters of its connections.
 
     Raises:
-        InvalidRequestError: an argument is out of range.
+        InvalidRequestError: an argument is invalid.
     """
     if request_timeout_s <= 0:
         raise InvalidRequestError(f"request_timeout_s must be > 0, got {request_timeout_s:g}")
@@ -112,15 +112,16 @@ class ConnectionPool:
         return [connection for connection in self._connections.values() if not connection.closed]
 
     def doubtful(self, address: Address) -> bool:
-        """Return whether the last connection or attempt at `address` failed, or an attempt is in progress."""
+        """Return whether the last connection to `address` was lost, the last attempt failed, or one is in progress."""
         return address in self._doubtful or address in self._attempts
 
     async def get(self, address: Address) -> Connection:
         """Return the connection to `address`, opening it if necessary.
 
         Raises:
-            NodeUnreachableError: the attempt failed; the next one starts after a back-off.
-            InvalidRequestError, AccessError: the node refuses this client.
+            NodeUnreachableError: the attempt failed, and the next one starts after a back-off; or it takes longer than
+                `unreachable_timeout_s`.
+            TidelogError: as `connect`.
             ClosedError: the pool was closed.
         """
         if self._closed:
@@ -139,7 +140,10 @@ class ConnectionPool:
             ) from error
 
     def should_give_up(self, error: TidelogError, waited_s: float) -> bool:
-        """Return whether `waited_s` exceeds the time-out for unreachable nodes and no node responds."""
+        """Return whether a request that failed for `waited_s` has reached the time-out for unreachable nodes.
+
+        Only if its last error is the lack or loss of a connection, and no node with an open connection responds.
+        """
         timeout_s = self._unreachable_timeout_s
         is_out_of_reach = isinstance(error, (NodeUnreachableError, ConnectionLostError)) and all(
             connection.liveness is not None and connection.liveness.is_lost for connection in self.open_connections()

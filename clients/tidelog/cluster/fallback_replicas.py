@@ -31,7 +31,7 @@ class ReadReplica(NamedTuple):
 
     Attributes:
         is_owner: False for a replica that is read because the owner is unreachable or in another zone.
-        instead_of: address of the unreachable owner that it replaces; None if unknown.
+        instead_of: address of the unreachable owner that it replaces; None if it is the owner, or the owner is unknown.
         is_near: whether the replica is read because it is in the client's zone, see `nearest_replica.py`; `instead_of`
             is None then, because the partitions that it serves have different owners.
     """

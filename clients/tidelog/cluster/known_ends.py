@@ -1,8 +1,8 @@
 """The log ends that a client knows, from acknowledgements, owners and received records.
 
 A lagging node answers a read as if the log ended earlier; the client compares the answer with the end it knows. The
-comparison holds within an epoch only, because a new epoch may begin without records that were lost with the replicas of
-the last one.
+comparison holds within an epoch only, because a new epoch may begin without records of the previous epoch
+that were lost with its replicas.
 """
 
 from __future__ import annotations
@@ -39,6 +39,6 @@ class KnownEnds:
         return self._ends.get((topic_id, partition), (0, 0))[1]
 
     def known(self, topic_id: bytes, partition: int, *, epoch: int) -> int:
-        """Return the log end that a node answering in `epoch` must know; 0 if this client knows none."""
+        """Return the log end that a node answering in `epoch` must know; 0 if this client knows none of that epoch."""
         known_epoch, end_offset = self._ends.get((topic_id, partition), (0, 0))
         return end_offset if epoch <= known_epoch else 0

@@ -55,7 +55,7 @@ def unsent_in_kernel(sock: socket.socket | None) -> int:
 
 
 class Probed(Protocol):
-    """What `Liveness` requires of the connection that it monitors."""
+    """The interface that `Liveness` requires of the connection that it monitors."""
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class Liveness:
             self._arm(now + PROBE_CHECK_INTERVAL_S if overdue else next_at)
 
     def check(self) -> bool:
-        """Probe the node if it is quiet; return whether it is lost. Called by `watch` when an answer is overdue."""
+        """Probe the node if it is quiet; return whether it is lost. Called while a watched answer is overdue."""
         silent_s = self._silent_since_probe_s()
         unsent_bytes, before = self._peer.unsent_bytes, self._unsent_bytes
         self._unsent_bytes = unsent_bytes

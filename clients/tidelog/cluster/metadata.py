@@ -75,7 +75,7 @@ class Metadata:
         return self._topics.get(name)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of a topic by its id; None if no metadata had the id, or it was forgotten."""
+        """Return the name of a topic by its id, also of a deleted topic; None if no merged answer had the id."""
         return self._names.get(topic_id)
 
     def forget(self, name: str) -> None:

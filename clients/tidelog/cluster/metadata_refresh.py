@@ -157,7 +157,7 @@ class MetadataRefresher:
             failure = ClosedError("the client is closed") if error is None else error
             self._fail(self._asking, failure)
             self._fail(self._waiting, failure)
-        elif self._waiting:  # Topics were requested between the last check and the end of the task.
+        elif self._waiting:  # Topics were requested after the last check of the task, so a new one is needed.
             self._task = asyncio.get_running_loop().create_task(self._run(), name="refresh metadata")
             self._task.add_done_callback(self._ran)
 

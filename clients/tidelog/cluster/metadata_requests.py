@@ -27,7 +27,7 @@ Answer = tuple[bool, Mapping[str, TidelogError]]
 
 
 class Call(Protocol):
-    """What `MetadataRequests` requires of the function that sends a request, such as `Router.call`."""
+    """The type of the function by which `MetadataRequests` sends a request, such as `Router.call`."""
 
     def __call__(self, connection: Connection, envelope: pb.Envelope, *, wait_s: float) -> Awaitable[Frame]:
         """Send `envelope` and return its checked answer, which the node may hold back for `wait_s` seconds."""
@@ -38,6 +38,7 @@ class MetadataRequests:
     """Requests metadata of topics, and the confirmation of topic names, from nodes.
 
     Args:
+        take: merges the answer of a node at an address into the cache.
         first_of: hedges an attempt over the connections of the nodes and returns the first success; its second argument
             is the number by which the order of the nodes is rotated.
     """
@@ -56,7 +57,7 @@ class MetadataRequests:
         self._first_of = first_of
 
     async def ask(self, request: RefreshRequest) -> Answer:
-        """Send a metadata request, hedged over the nodes, and return the first answer.
+        """Send a metadata request, hedged over the nodes; merge the answers and return the outcome of the first.
 
         Raises:
             TidelogError: no node answered.
@@ -89,7 +90,7 @@ class MetadataRequests:
         return await self._first_of(attempt, request.rounds)
 
     async def confirm(self, name: str) -> None:
-        """Update the cached topic of a name; if no node confirms it within `CONFIRM_S`, the cache does not change.
+        """Update the cached topic of a name; return without an error if no node confirms it within `CONFIRM_S`.
 
         The call neither joins nor waits for a refresh in flight: its answer may be older than the call, and refreshes
         are spaced out, which would delay each of many short-lived producers.

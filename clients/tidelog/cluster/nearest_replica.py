@@ -77,7 +77,7 @@ class NearestReplica:
 
 
 class ReplicaReader(Protocol):
-    """What `monitor_lag` requires of a consumer's subscriptions."""
+    """The interface that `monitor_lag` requires of a consumer's subscriptions."""
 
     @property
     def near_replicas(self) -> Mapping[TopicPartition, Address]:

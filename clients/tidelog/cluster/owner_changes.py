@@ -116,11 +116,11 @@ class OwnerChanges:
                 del self._expected[expectation.topic]
 
     def changed(self, topic: str) -> None:
-        """Abandon the expectations of a topic whose partition has another owner now."""
+        """Abandon the expectations of a topic whose partition has another owner now; see `check`."""
         self.check(list(self._expected.get(topic, ())))
 
     def check(self, expectations: Iterable[Expectation]) -> None:
-        """Abandon those of the expectations whose partition has another owner now."""
+        """Abandon those of the expectations whose partition has another owner now, if necessary after `GRACE_S`."""
         now = asyncio.get_running_loop().time()
         for expectation in expectations:
             if expectation not in self._expected.get(expectation.topic, ()):

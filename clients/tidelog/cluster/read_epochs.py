@@ -25,7 +25,7 @@ _V = TypeVar("_V")
 
 
 class ReceivedBatch(Protocol):
-    """What `ReceivedEpochs` requires of a batch that a subscription received."""
+    """The interface that `ReceivedEpochs` requires of a batch that a subscription received."""
 
     @property
     def where(self) -> TopicPartition:
@@ -40,7 +40,7 @@ class ReceivedBatch(Protocol):
 
 @dataclass(slots=True)
 class EpochRange:
-    """The range of offsets that were read in an epoch; all records between them belong to that epoch."""
+    """The range of offsets that were read in an epoch; all records in the range belong to that epoch."""
 
     epoch: int
     first_offset: int

@@ -172,7 +172,8 @@ class Router:
         partitioned from the cluster fails requests that others can serve.
 
         Raises:
-            TidelogError: no node could answer; or the outcome of a request that is not `repeatable` is unknown.
+            TidelogError: a node's error that is not retriable; no node could answer; or the outcome of a request that
+                is not `repeatable` is unknown.
         """
         if not repeatable:
             return await self._at_one_after_the_other(ask, first)
@@ -209,7 +210,7 @@ class Router:
         topic: str | None = None,
         about: str | None = None,
     ) -> T:
-        """Run `attempt` until it succeeds, fails permanently, or the request timeout is over.
+        """Run `attempt` until it succeeds, fails permanently, or one of the client's time limits is over.
 
         Args:
             repeatable: see `call_any`.
@@ -501,7 +502,7 @@ class Router:
         await asyncio.shield(self._refresher.request(topic, fresh=fresh, must_confirm=must_confirm))
 
     async def close(self) -> None:
-        """Cancel refreshes and close the connections."""
+        """Cancel refreshes; close the connections unless they are those of another router (`for_caller`)."""
         self.owner_changes.close()
         await self._refresher.close()
         if self.caller_tickets.caller is None:
@@ -523,7 +524,7 @@ class Router:
         return await race([partial(at, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
 
     def _candidates(self, rounds: int = 0, first: Address | None = None) -> list[Address]:
-        """Return all known addresses by preference: `first` unless it seems to have failed, then open connections.
+        """Return all known addresses by preference: `first`, open connections, others, and those that seem to fail.
 
         After `rounds` unsuccessful rounds, the addresses are rotated by that number, and open connections are no longer
         preferred.

@@ -210,7 +210,7 @@ class Consumer:
                         await self._yield_to_loop()
             except TimeoutError:
                 return records
-        # No awaits from here on: if the call were cancelled, the taken records would be lost and committed later.
+        # No awaits from here on: if the call were cancelled, the taken records would be lost, but committed later.
         with contextlib.suppress(TidelogError):  # the next call raises it
             while len(records) < max_records and self._load_next():
                 more = self._cursor.take(max_records - len(records))
@@ -400,6 +400,7 @@ class Consumer:
             MemberFencedError: a partition is not assigned to this member; other positions may be stored. Also raised
                 once after the session has expired if records delivered before are not committed: members of the group
                 read them again. The consumer rejoins by itself.
+            OffsetOutOfRangeError: a position is past the end of the log; other positions may be stored.
             UnknownTopicError: a topic that was read was deleted; a topic recreated under its name has another id.
         """
         self._check_usable()

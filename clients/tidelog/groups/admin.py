@@ -28,7 +28,7 @@ _NAMES: Final[dict[pb.Assignor, Assignor | None]] = {number: name for name, numb
 
 
 class Groups:
-    """The consumer groups of a cluster: `Client.groups`.
+    """Administers the consumer groups of a cluster; available as `Client.groups`.
 
     Args:
         router: the client's router.
@@ -127,7 +127,8 @@ class Groups:
 
         Raises:
             GroupNotEmptyError: the group has members, which would ignore the reset.
-            UnknownGroupError, UnknownTopicError, UnknownPartitionError: the group, topic or a partition does not exist.
+            UnknownGroupError: the group does not exist, and `topic` is None; with `topic`, the reset creates the group.
+            UnknownTopicError, UnknownPartitionError: the topic or a partition does not exist.
             InvalidRequestError: an argument is invalid.
         """
         if isinstance(to, int) and to < 0:

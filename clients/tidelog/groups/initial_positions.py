@@ -1,6 +1,6 @@
 """The initial positions of a group that does not start at the log start, which are stored before anything is delivered.
 
-This concerns every `start` other than "earliest", and partitions without a committed position. A partition that was
+This concerns partitions without a committed position, with every `start` other than "earliest". A partition that was
 created after the member began is read from its first record, so that no records are skipped. For other partitions the
 position is stored before any record is delivered, with every commit mode: if the member leaves before its first commit,
 the next member starts at the same position and skips no records published meanwhile.

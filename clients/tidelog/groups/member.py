@@ -124,7 +124,7 @@ class GroupMember:
             self._run(work, f"commits of {self._group}")
 
     async def commit_processed(self) -> None:
-        """Commit the processed positions; those of partitions that have moved to another member are only logged.
+        """Commit the processed positions; only log those of partitions that moved away or whose topic was deleted.
 
         Raises:
             TidelogError: the positions could not be committed.

@@ -2,7 +2,8 @@
 
 An assigned partition starts at the group's committed position. A revoked partition is no longer delivered; the
 application finishes the records that it holds, the position is committed, and only then does the member report the
-partition as released. A graceful handover therefore neither skips nor repeats records.
+partition as released. A graceful handover therefore neither skips nor repeats records, unless the application commits
+manually and has not committed them, or processes its records for longer than `poll_timeout_s`.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class PartitionHandover:
     ) -> set[PartitionId]:
         """Resolve positions and begin to read partitions there; return the partitions that need no further attempt."""
         if topic == self._options.dead_letter:
-            # The pattern matches the consumer's own dead-letter topic: hold the partition without reading it.
+            # The pattern matches the consumer's own dead-letter topic, which must not be read: hold it without reading.
             return set(membership.begin(places, now=session_time()))
         numbers = sorted(partition for _, partition in places)
         done = set[PartitionId]()
@@ -249,7 +250,7 @@ class PartitionHandover:
         self._changed()
 
     async def _wait_until_processed(self, partitions: Collection[TopicPartition], asks: int) -> None:
-        """Wait until the application asks for more records, if it holds records of revoked partitions."""
+        """Wait until the application asks for more records if it holds revoked ones; at most `poll_timeout_s`."""
         cursor, loop = self._assignment.cursor, asyncio.get_running_loop()
         until = loop.time() + self._group_options.poll_timeout_s
         while cursor.asks == asks and not cursor.in_hand().keys().isdisjoint(partitions):

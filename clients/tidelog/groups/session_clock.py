@@ -15,5 +15,5 @@ if hasattr(time, "CLOCK_BOOTTIME"):
         """Return seconds since boot, including time in suspension."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-else:  # on macOS the monotonic clock includes suspension
+else:  # Python has no suspend-aware clock on macOS.
     session_time = time.monotonic

@@ -8,8 +8,8 @@ Order is kept: before columns are accepted the open batch is drained, and while 
 batch is sealed, so that no later record is accepted first.
 
 Draining turns the open batch into chunks, one for each partition. If all records go to one partition, the lists are
-passed on as they are. Otherwise few records are split as lists; many are converted to columns, whose keys are hashed
-as a column and which one stable sort and one `take` group by partition.
+passed on as they are. Otherwise few records are split as lists. Many records are converted to columns: their keys are
+hashed as a column, and one stable sort and one `take` group the rows by partition.
 """
 
 from __future__ import annotations

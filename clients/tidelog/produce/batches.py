@@ -2,7 +2,7 @@
 
 A *chunk* holds records for one partition: columns, or lists of single records (`open_batch.py`) that are converted to
 columns when their batch is encoded. A chunk is a *delivery*, the outcome of its records, which their receipts refer to.
-There is one for each chunk, not for each record, so receipts cost nothing until they are read; a chunk releases its
+There is one delivery per chunk, not per record, so receipts cost nothing until they are read. A chunk releases its
 records when their outcome is known. A failure is stored and raised to callers that await it; it is never set on a
 future, since asyncio logs an exception that is not retrieved.
 

@@ -27,7 +27,8 @@ class BulkAppender:
         preparation: the producer's record preparation; records are appended only if it leaves them unchanged.
         accumulator: the producer's accumulator, with its open batch.
         memory: the producer's buffer memory.
-        known_route: returns the topic's cached route or None; raises TidelogError if the producer is closed.
+        known_route: returns the topic's cached route or None; raises TidelogError if the producer is closed or the
+            topic was deleted.
         add_columns: queues columns.
     """
 
@@ -55,7 +56,7 @@ class BulkAppender:
         other calls wait for memory, the records exceed a batch, or the producer has serializers or a partitioner.
 
         Raises:
-            TidelogError: the producer is closed.
+            TidelogError: the producer is closed, or its topic was deleted.
         """
         route = self._known_route(None)
         if route is None or not self._preparation.plain:
@@ -74,7 +75,7 @@ class BulkAppender:
         no rows, the rows exceed a batch, or their keys or a partitioner determine their partitions.
 
         Raises:
-            TidelogError: the producer is closed.
+            TidelogError: the producer is closed, or its topic was deleted.
         """
         options, size_bytes = self._options, columns.nbytes
         if not 0 < columns.num_rows <= options.batch_records or size_bytes > options.batch_bytes:

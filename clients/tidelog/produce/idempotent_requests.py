@@ -336,7 +336,11 @@ class _Publish:
         return reply
 
     async def _ready(self, connection: Connection) -> None:
-        """Wait until a connection accepts bytes and the quotas allow a publish."""
+        """Wait until a connection accepts bytes and the quotas allow a publish.
+
+        Raises:
+            OverloadedError: a quota allows no publish before the deadline.
+        """
         loop = asyncio.get_running_loop()
 
         async def until(when: Callable[[Callable[[], None]], None]) -> None:

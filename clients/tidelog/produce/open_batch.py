@@ -251,7 +251,7 @@ class OpenBatch:
         return self._deliveries[part], place - (self._ends[part - 1] if part else 0)
 
     def add_waiter(self, index: int, waiter: asyncio.Future[None]) -> None:
-        """Complete `waiter` when the outcome of a record is known; the batch is not drained yet."""
+        """Complete `waiter` when the outcome of a record is known; called only before the batch is drained."""
         self._waiters.append((index, waiter))
 
     def _release_lists(self) -> None:

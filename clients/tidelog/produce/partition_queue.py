@@ -91,7 +91,11 @@ assert BATCH_RECORDS_TARGET <= BATCH_RECORDS_MAX
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Options of all queues of a producer. `producer_id`, the initial one, is not 0, so that retries are recognised."""
+    """The options that all partition queues of a producer share.
+
+    Attributes:
+        producer_id: the initial producer id; not 0, so that nodes recognise retries.
+    """
 
     producer_id: int
     codec: Codec = Codec.NONE
@@ -251,7 +255,7 @@ class PartitionQueue:
             self._backoff.reset()
 
     def _full(self) -> bool:
-        """Return whether the next batch is full: another chunk of the last one's size would not fit."""
+        """Return whether the next batch need not wait for more: it is full or large, or another chunk would not fit."""
         if not self._queue:
             return False
         options, first, last = self._options, self._queue[0], self._queue[-1]
@@ -554,7 +558,7 @@ def _instance_over_error(why: str, cause: TidelogError | None) -> ProducerFenced
 
 
 def foreign_duplicate_error(cause: TidelogError | None = None) -> ProducerIdSharedError:
-    """Return the error of a batch that a node reports as a duplicate of a batch that was never sent before."""
+    """Return the error of a batch that a node reports as a duplicate although no earlier attempt has stored it."""
     error = ProducerIdSharedError(
         "two producers use the same producer id: the node had the sequence numbers of these records before they "
         "were sent; the records are not stored, send them again",

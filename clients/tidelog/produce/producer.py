@@ -52,8 +52,8 @@ class Producer:
     """Publishes to one topic. Created by `Client.producer`; use it as an async context manager, or `close` it.
 
     Records of one partition are stored in the order of the calls, also if calls wait for memory. An accepted record is
-    never stored twice, even if it is sent again. The producer writes to the topic that has the name at the first
-    record: if that topic is deleted, the producer accepts nothing more, even if a new topic has the same name.
+    never stored twice, even if it is sent again. The producer writes to the topic that has the name when the producer
+    begins: if that topic is deleted, the producer accepts nothing more, even if a new topic has the same name.
     """
 
     def __init__(
@@ -170,6 +170,7 @@ class Producer:
             NotBegunError: the topic is not known yet; use `async with` or `await producer.begin()` first.
             UnknownPartitionError: the topic has fewer partitions in the cached metadata; `send` refreshes it.
             SerializationError, TypeError, ValueError: as in `send`.
+            TidelogError: the producer is closed, or its topic was deleted.
         """
         plain = headers is None and tag is None and partition is None and timestamp_us is None
         if plain and type(value) is bytes and (on_delivery is None or callable(on_delivery)):
@@ -390,7 +391,7 @@ class Producer:
 
         Raises:
             UnknownTopicError: the topic does not exist.
-            ProducerFencedError: other producers with the name kept beginning at the same time.
+            ProducerFencedError: other producers with the name kept beginning, or a later piece of `Work` has begun.
             TidelogError: no node answered in time.
         """
         if self._known_route(None) is not None:
@@ -407,7 +408,7 @@ class Producer:
         The memory is kept for the next `put` for a short time only: call `put` without awaiting anything in between.
 
         Raises:
-            TidelogError: the producer is closed.
+            TidelogError: the producer is closed, or its topic was deleted.
         """
         await self._ready(self._refused_bytes, claim=True)
 
@@ -464,7 +465,7 @@ class Producer:
         """Return the topic's cached route; thread-safe.
 
         Raises:
-            TidelogError: the producer is closed or has not begun.
+            TidelogError: the producer is closed or has not begun, or its topic was deleted.
         """
         if self._closed:
             raise ClosedError(f"the producer of topic {self.topic!r} is closed; create a new one")
@@ -477,7 +478,7 @@ class Producer:
         """Return the topic's route if it, and `partition`, are cached; None if `_route` has to request it.
 
         Raises:
-            TidelogError: the producer is closed.
+            TidelogError: the producer is closed, or its topic was deleted.
         """
         revision = self._router.metadata.revision
         if revision == self._revision and self._usable_in is not None and self._usable_in is _running_loop():
@@ -551,10 +552,7 @@ class Producer:
     def _whole(
         self, batches: Sequence[pa.RecordBatch], partition: int | None
     ) -> Iterable[tuple[int | None, pa.RecordBatch, int]]:
-        """Return columns for one partition that fit a batch, with their size.
-
-        Nothing if they are empty or have to be split.
-        """
+        """Return columns for one partition that fit a batch, and their size; nothing if they are empty or too large."""
         options, columns = self._queue_options, batches[0] if len(batches) == 1 else None
         if columns is None or not 0 < columns.num_rows <= options.batch_records:
             return ()

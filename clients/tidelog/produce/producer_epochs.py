@@ -1,8 +1,8 @@
 """Writing a producer epoch into partitions, which fences older instances of the producer in these partitions.
 
 The owner of a partition appends a control batch with the epoch and answers once it is committed, so every later owner
-knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. It does not append
-an epoch again that its partition has already.
+knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. An epoch that the
+partition already has is not appended again.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class WrittenEpoch(NamedTuple):
 async def write_epoch(
     router: Router, topic_id: bytes, partitions: Iterable[int], producer_id: int, epoch: int
 ) -> WrittenEpoch:
-    """Write an instance's epoch into partitions and return their state.
+    """Write an instance's epoch into partitions and return their state, even if some partition has a newer epoch.
 
     Raises:
-        TidelogError: a partition did not accept the epoch.
+        TidelogError: writing to a partition failed.
     """
     newest, repeated = epoch, False
     for numbers in in_requests(list(partitions), BEGUN_PER_REQUEST):

@@ -36,7 +36,10 @@ class ProducerId:
         self._is_named = is_named
 
     def give_up(self, used: int, error: ProducerIdSharedError) -> None:
-        """Replace an id that another producer uses, unless it was replaced already."""
+        """Replace the id `used`, which another producer uses, unless it was replaced already.
+
+        A named producer keeps its id and fails: `over` is set.
+        """
         if self._is_named:
             if self.over is None:
                 self.over = ProducerIdSharedError(

@@ -2,9 +2,9 @@
 
 The name determines the producer id, so all instances write under one id, and the producer epoch orders them. Partition
 0 decides which instance is the newest: an instance writes an epoch there that is above the newest one. The owner
-refuses an older epoch and returns the newest. A delayed request of an instance that has failed has an epoch below
-that of every instance that began since, so it fences none of them. Then the instance writes the same epoch into all
-other partitions. After that no partition stores a batch of an older instance, even one that is still in a connection.
+refuses an older epoch and returns the newest. A delayed request of an instance that has failed has an epoch below that
+of every instance that began since, so it fences none of them. Then the instance writes the same epoch into all other
+partitions. After that no partition stores a batch of an older instance, even one that is still in transit.
 
 In a partition that was added later, older instances are fenced before the first batch is sent: first the instance
 writes its epoch into partition 0, which confirms that it is still the newest, then into the new partition. A newer
@@ -62,7 +62,8 @@ class ProducerInstance:
         """Become the newest instance, in all partitions.
 
         Raises:
-            ProducerFencedError: other instances kept beginning at the same time.
+            ProducerFencedError: other instances kept beginning at the same time, or a later piece of work has begun.
+            InvalidRequestError: the epochs of the name are used up.
             UnknownTopicError: the topic does not exist, or was deleted and created again.
             TidelogError: a partition could not be written to in time.
         """
@@ -72,7 +73,7 @@ class ProducerInstance:
         """Fence older instances in a partition that was added later, if this instance is still the newest.
 
         Raises:
-            ProducerFencedError: a newer instance has begun.
+            ProducerFencedError: a newer instance has begun, or may have begun.
             TidelogError: a partition could not be written to.
         """
         for number in (0, partition):
@@ -90,7 +91,7 @@ class ProducerInstance:
             topic_id = route.topic_id
             written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
             if written.is_new_at(epoch):
-                # The confirmed metadata has every partition that an older instance knew.
+                # The confirmed metadata has every partition that an older instance knew, so all of them are fenced.
                 await self._router.refresh(self._topic, must_confirm=True)
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:

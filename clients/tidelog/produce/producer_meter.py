@@ -1,4 +1,4 @@
-"""The metrics of one producer, counted in batches.
+"""The metrics of one producer, reported once for each batch.
 
 Buffered bytes are reported as changes, not as a level, so that the values of several producers and clients add up.
 """
@@ -35,7 +35,11 @@ class ProducerMeter:
         self._call(call, self._topic, batch.count, batch.length)
 
     def acknowledged(self, batch: OutgoingBatch, now: float) -> None:
-        """Count an acknowledged batch; `now` is the time of the clock of deadlines."""
+        """Count an acknowledged batch.
+
+        Args:
+            now: current time of the event loop's clock, which deadlines use.
+        """
         latency_s = now - (batch.deadline - self._delivery_timeout_s)
         self._call(self._metrics.acknowledged, self._topic, batch.count, batch.length, latency_s)
 

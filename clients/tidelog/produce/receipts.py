@@ -152,7 +152,10 @@ class ChunkOutcome:
 
 
 class PendingReceipts:
-    """Many accepted records that are not acknowledged yet. Awaiting it returns their `Receipts`."""
+    """Many accepted records that are not acknowledged yet.
+
+    Awaiting it returns their `Receipts`, or raises the first error after all records are acknowledged or have failed.
+    """
 
     __slots__ = ("_orders", "_parts")
 
@@ -181,7 +184,10 @@ class PendingReceipts:
 
     @internal
     async def settled(self) -> list[ChunkOutcome]:
-        """Wait until each chunk is stored or has failed; failures then count as reported to the caller."""
+        """Wait until each chunk is stored or has failed, and return the outcomes in the order of sending.
+
+        Failures then count as reported to the caller.
+        """
         outcomes: list[ChunkOutcome] = []
         for delivery, count in self._parts:
             delivery.watched = True

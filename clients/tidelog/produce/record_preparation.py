@@ -21,7 +21,11 @@ _ENCODE: Final = "encode it, or pass {0}_serializer to the producer"
 
 
 class PreparedRecord(NamedTuple):
-    """A valid record; `size_bytes` is its estimated size in memory."""
+    """A valid, serialized record.
+
+    Attributes:
+        size_bytes: the record's estimated size in memory.
+    """
 
     value: bytes | None
     key: bytes | None

@@ -51,10 +51,10 @@ from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
 from tidelog_proto.wire.frames import Frame
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""Size at which no further batch is added to a PUBLISH, because its answer waits for the last of its batches."""
+"""Maximum size of a PUBLISH with several batches: all of them wait for its answer, which waits for the last of them."""
 
 REQUEST_S_MIN: Final = 0.25
-"""Minimum time limit of a PUBLISH, even if a record in it expires earlier."""
+"""Minimum timeout of a PUBLISH, even if a record in it expires earlier; the request timeout may be shorter."""
 _MS: Final = 1000
 _log: Final = logging.getLogger("tidelog.client")
 
@@ -64,7 +64,7 @@ Sent = tuple[PartitionQueue, OutgoingBatch, Expectation]
 
 
 class Target(NamedTuple):
-    """Where a partition's batches go, according to a revision of the metadata; the topic is the producer's."""
+    """The connection to the owner of a partition of the producer's topic, according to a revision of the metadata."""
 
     revision: int
     connection: Connection
@@ -80,7 +80,7 @@ class RetryTimer(NamedTuple):
 
 
 class RecordSource(Protocol):
-    """What `Sender` requires of the object that collects records before they are queued."""
+    """Collects records in an open batch before they are queued; drained by a `Sender`."""
 
     @property
     def batch(self) -> object | None:
@@ -93,10 +93,14 @@ class RecordSource(Protocol):
 
 
 class Sender:
-    """Serves the partition queues of one producer; belongs to one event loop.
+    """Sends the batches of one producer's partition queues to the owners; belongs to one event loop.
 
-    Before queues are served, `source` is drained. `instance` is the instance of a named producer, None for others.
-    `topic_id` is the id of the producer's topic; it is set before a queue is served and never changes.
+    Args:
+        source: drained before queues are served; None if records are queued directly.
+        instance: the instance of a named producer; None for others.
+
+    Attributes:
+        topic_id: id of the producer's topic; set before a queue is served, and constant from then on.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class Sender:
         self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
         self._owner_lookups: dict[int, asyncio.Task[None]] = {}
         self._stalled_since: dict[int, float] = {}
-        """Partitions whose publishes fail, with the time of the first failure."""
+        """Time of the first failure of each partition whose publishes fail."""
         self._stall_logged = False
         """Whether the failures were logged."""
 
@@ -234,9 +238,10 @@ class Sender:
         return connection
 
     def _find_target(self, queue: PartitionQueue) -> Target | None:
-        """Return the owner of a queue's partition; None if it is not connected, after the search for it has begun.
+        """Return the connection to the owner of a queue's partition; None if the queue cannot send now.
 
-        None also if another topic has the name now; the queue has failed then.
+        If the owner is unknown or not connected, or older instances are not fenced yet, a task resolves that and wakes
+        the queue. If another topic has the name now, the records of the queue fail.
         """
         metadata, partition = self._router.metadata, queue.partition
         if self._is_topic_replaced():
@@ -265,7 +270,7 @@ class Sender:
         return queue.idle
 
     def _wait_for_quota(self, queue: PartitionQueue, throttle: Throttle, now: float) -> None:
-        """Delay a queue until a quota allows it, and fail records that the quota delays past their deadline."""
+        """Delay a queue until a quota allows it; its records expire at their deadlines, see also `_expire_early`."""
         queue.hold_until(throttle.open_at, OverloadedError(f"the quota of {throttle.principal} is used up"))
         self._expire_early(queue, now)
         self._expire_later(queue)
@@ -318,7 +323,11 @@ class Sender:
                 self._retry_due(timer.queue)
 
     async def _find_owner(self, queue: PartitionQueue) -> None:
-        """Look for the owner of a queue's partition and connect to that node; fail records that expire meanwhile."""
+        """Fence older instances if needed, look for the owner of a queue's partition and connect to that node.
+
+        Records that expire meanwhile fail. An error that is not retriable, or no reachable node for the client's
+        timeout, fails all records of the queue.
+        """
         backoff, began = Backoff(longest_s=RETRY_S_MAX), self._loop.time()
         try:
             while not queue.idle:
@@ -412,7 +421,7 @@ class Sender:
                 self._meter.sent(batch)
 
     def _release_throttles(self, connection: Connection, sent: Sequence[Sent]) -> None:
-        """Release the bytes of answered batches in the throttles of the node."""
+        """Release the bytes of batches in the throttles of the node, after an answer or if they could not be sent."""
         for throttle in self._tickets.throttles(connection):
             throttle.answered(sum(batch.length for _, batch, _ in sent))
 

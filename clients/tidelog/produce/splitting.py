@@ -23,7 +23,7 @@ _BINARY: Final = pa.binary()
 
 
 class PartitionSlice(NamedTuple):
-    """Rows for one partition, and their size in bytes; the partition is None for any, if no row has a key."""
+    """Rows for one partition, and their size in bytes; `partition` is None if the rows may go to any partition."""
 
     partition: int | None
     columns: pa.RecordBatch

@@ -1,9 +1,9 @@
 """Handoff of records from threads to the event loop of a blocking client, in batches instead of single calls.
 
-Threads append to one batch under a lock, and the first record of a batch schedules the handoff on the loop. A busy loop
-finds more records when it runs, and a thread that puts faster than the loop sends fills several batches, until the
-producer's buffer is full. Batches that wait for the loop count against that buffer; since the loop may accept other
-records at the same time, the limit may be exceeded by one batch.
+Threads append to one batch under a lock, and the first record after a handoff schedules the next one on the loop. A
+busy loop finds more records when it runs, and a thread that puts faster than the loop sends fills several batches,
+until the producer's buffer is full. Batches that wait for the loop count against that buffer; since the loop may accept
+other records at the same time, the limit may be exceeded by one batch.
 
 A thread that has waited for memory gets a reservation for its next `put`, because otherwise other threads could use the
 memory first again and again. A thread resumes independently of the iterations of the loop (see `buffer_memory.py`), so
@@ -53,7 +53,13 @@ class ProducerInternals(NamedTuple):
 
 
 class _ThreadState(threading.local):
-    """Size of this thread's last refused record, and the memory that is reserved for it."""
+    """The state of one thread that puts records.
+
+    Attributes:
+        refused_bytes: size of the last record that did not fit the buffer.
+        reservation: a list with the size of the memory that `ready` has reserved; empty after the reservation expired;
+            None without a reservation.
+    """
 
     refused_bytes = 0
     reservation: list[int] | None = None
@@ -122,7 +128,7 @@ class ThreadHandoff:
         )
 
     def ready(self) -> None:
-        """Wait for memory for the record that this thread was refused last, and reserve it for the next `put`."""
+        """Wait for memory for the last record that this thread could not put, and reserve it for its next `put`."""
         with self._lock:
             self._take_reservation()
         size_bytes = self._thread_state.refused_bytes
@@ -159,7 +165,7 @@ class ThreadHandoff:
             self._internals.memory.release_reservation(size_bytes)
 
     def wait_for_puts(self) -> None:
-        """Wait for a `put` in another thread, so that the loop takes its record before anything that is run later."""
+        """Wait until a `put` in progress has appended its record, so that the loop takes it before later calls."""
         with self._lock:
             pass
 

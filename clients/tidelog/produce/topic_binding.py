@@ -1,4 +1,6 @@
-"""The binding of a producer to the topic that has the name at its first record, even if that topic is recreated.
+"""The binding of a producer to the topic that has the name at its first record.
+
+If that topic is deleted and recreated, the producer fails, because its records were meant for the deleted topic.
 
 A cached route may belong to a topic that was deleted and recreated since. Therefore a producer asks a node once, before
 its first record, which topic has the name; a named producer's instance does so when it begins
@@ -54,7 +56,7 @@ class TopicBinding:
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist, or the bound topic was
                 deleted.
-            TidelogError: no node answered in time.
+            TidelogError: no node answered in time, or the instance of a named producer could not begin.
         """
         numbers = () if partition is None else (partition,)
         instance = self._instance

@@ -1,8 +1,9 @@
 """Names of producers, and the producer ids and epochs that are derived from them.
 
-The name determines the producer id, so all producers with a name are instances of one producer. Their epochs, in steps
-of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of epochs above those
-of all earlier pieces.
+The name determines the producer id, so all producers with the same name are instances of one producer. The epochs of
+instances, in steps of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of
+epochs above those of all earlier pieces, until the epochs of a producer id are used up: then later pieces have another
+id.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ _PIECES: Final = (_INSTANCES_MAX - 1) // INSTANCES_PER_PIECE
 class Work(NamedTuple):
     """The name of a producer that does one piece of a longer work, such as a micro-batch, and may have to repeat it.
 
-    A producer of a later piece fences the producers of earlier pieces, and a producer that repeats a piece fences those
-    that tried it before. `Producer.earlier` reads the records that these have stored.
+    A producer of a later piece fences the producers of earlier pieces, except those with another producer id (about
+    16,000 pieces share one). A producer that repeats a piece fences those that tried it before; `Producer.earlier`
+    reads the records that these have stored.
 
     Several producers may share a piece. Each does a part, under a producer id of its own, and registers it in the topic
     (`work_registry.py`), so that a producer that repeats the piece with other parts learns which parts existed.
 
     Attributes:
+        name: name of the whole work.
         piece: number of the piece, from 0; pieces are done in order.
         part: number of the part, from 0; None if the piece has no parts.
     """

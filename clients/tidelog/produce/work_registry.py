@@ -3,7 +3,7 @@
 The registry is the epoch of a separate producer id in partition 0 of the topic; no records have this id. The first
 epoch of the piece means that some part has begun. Each *step* of `EPOCHS_PER_INSTANCE` above it represents a higher
 upper bound of the numbers of the parts that have begun (`parts_bound`). Epochs only increase, so no registration is
-lost, and a piece costs one or two control records, not one for each part.
+lost, and a part costs a control record only if it raises the bound, the first part also one for the first epoch.
 
 A piece has fewer epochs than possible parts, so the bound may be up to 6 % too high; it is exact up to 16 parts.
 
@@ -58,7 +58,7 @@ async def register_part(router: Router, topic: str, topic_id: bytes, work: Work)
 
     Raises:
         ProducerFencedError: another producer has begun a later piece.
-        TidelogError: partition 0 did not accept the epoch.
+        TidelogError: writing to partition 0 failed.
     """
     assert work.part is not None, "the work has a part"
     numbers = numbers_of(Work(f"{work.name}\0roll", work.piece))

@@ -111,7 +111,8 @@ def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb
     """Return an entry of LIST_OFFSETS.
 
     Raises:
-        InvalidRequestError: `at` is not a point in a log.
+        InvalidRequestError: `at` is not a point in a log, is a datetime without a time zone, or is a number that looks
+            like a time in another unit than µs.
     """
     if at == "earliest":
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, earliest=True)
@@ -145,6 +146,9 @@ def microseconds(moment: datetime) -> int:
 
 def offset_of(result: pb.ListOffsetsResult, *, by_time: bool) -> Offset:
     """Return the offset of a LIST_OFFSETS result.
+
+    Args:
+        by_time: whether the requested point may not exist: a time or the newest record of a key.
 
     Raises:
         TidelogError: the result is an error.

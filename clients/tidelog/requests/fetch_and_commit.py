@@ -58,9 +58,10 @@ async def fetch(
     topic_id: bytes = b"",
     control: bool = False,
 ) -> Fetched:
-    """Read whole batches, or the requested parts of them, from `offset` on; `control`: include control batches.
+    """Read whole batches, or the requested parts of them, from `offset` on. See `Client.fetch`.
 
-    See `Client.fetch`.
+    Args:
+        control: whether to include control batches.
     """
     if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
         raise InvalidRequestError(
@@ -94,7 +95,8 @@ async def fetch(
         try:
             return await router.retry_for_topic(topic, attempt, repeatable=True, partition=partition)
         except _QuotaExceeded as held:
-            # A used up quota is not a failure, so it has no time limit: the read continues when the quota allows it.
+            # An exhausted quota is not a failure, so the wait has no time limit: the read continues when the quota
+            # allows it.
             await asyncio.sleep(min(held.retry_after_s, QUOTA_RETRY_S))
 
 
@@ -109,7 +111,16 @@ class _QuotaExceeded(Exception):  # noqa: N818 - a signal to `fetch`, not an err
 async def _fetched_from(
     router: Router, replica: ReadReplica, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
 ) -> Fetched:
-    """Send one FETCH to a node; `end_offset`: the caller knows that records exist up to this offset."""
+    """Send one FETCH to a node and return its answer.
+
+    Args:
+        end_offset: the caller knows that records exist up to this offset; 0 if unknown.
+        control: whether to include control batches.
+
+    Raises:
+        _QuotaExceeded: the node holds back records because of a quota.
+        TidelogError: the read failed, or the node does not have known records yet.
+    """
     route = router.metadata.topic(topic) or await router.topic_now(topic)
     envelope = pb.Envelope(fetch=request)
     entry = envelope.fetch.entries[0]
@@ -261,7 +272,13 @@ async def commit_topics(
     note: str,
     topic_ids: Mapping[str, bytes],
 ) -> Commits:
-    """Commit a group's positions topic by topic, until one fails; `topic_ids`: see `commit`."""
+    """Commit a group's positions topic by topic, until a topic fails.
+
+    The result lists all positions of the failed topic as failed, and does not contain those of the remaining topics.
+
+    Args:
+        topic_ids: the id that each topic must have; topics that are missing here may have any id.
+    """
     by_topic: dict[str, dict[int, int]] = {}
     for where, offset in positions.items():
         by_topic.setdefault(where.topic, {})[where.partition] = offset

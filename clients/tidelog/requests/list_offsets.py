@@ -25,7 +25,7 @@ END_CHECK_TIMEOUT_S: Final = 2.0
 
 
 class OffsetSearch:
-    """Resolves one point in the logs of several partitions; results are kept between attempts.
+    """Resolves one point in the logs of several partitions; results are kept between attempts while the topic exists.
 
     Because results are kept, requests for other partitions are not repeated while one partition has no owner. Only an
     owner returns the end of a log; any other replica returns an error. Other points can be resolved by any replica.
@@ -154,7 +154,7 @@ async def beyond_ends(
     A group would wait at such a position for records that may never exist, or skip records before it. The coordinator
     does not know the ends of logs of other nodes, but a client usually does, since it has read the records. The owner
     is asked only about positions beyond the ends that this client knows, so commits of consumed records need no
-    request.
+    request. Positions whose owner does not answer within `END_CHECK_TIMEOUT_S` are not checked.
     """
     doubted = [number for number, offset in positions.items() if offset > router.known_ends.newest(topic_id, number)]
     if not doubted:

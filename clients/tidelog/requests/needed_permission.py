@@ -1,4 +1,4 @@
-"""Makes a refusal name the permission that the requested operation needs.
+"""Refusals that name the permission that the requested operation needs.
 
 A client looks up a topic before it reads or writes records. For a principal without any permission, a node already
 refuses this lookup, for lack of `describe`, although the principal needs `consume` or `produce`, which include
@@ -37,7 +37,7 @@ async def requiring(
 
     Raises:
         ForbiddenError: the principal may not perform `operation`; otherwise the block's own ForbiddenError.
-        TidelogError: as the block.
+        TidelogError: as the block, or no node answers the question about the permission.
     """
     try:
         yield

@@ -37,7 +37,8 @@ Lost = Callable[["OffsetRange", int, int], None]
 class OffsetRange:
     """The records of one partition with start <= offset < end.
 
-    `topic_id` is the id of the topic; if empty, the topic with this name at the time of reading is used.
+    Attributes:
+        topic_id: id of the topic; if empty, the topic with this name at the time of reading is used.
     """
 
     topic: str

@@ -22,7 +22,7 @@ SLICE_ENTRIES: Final = 512
 
 
 class _TopicPage(Protocol):
-    """What `pages` requires of an answer to TOPIC list, TOPIC describe, CLUSTER_STATUS or METADATA."""
+    """A page for `pages`: an answer to TOPIC list, TOPIC describe, CLUSTER_STATUS or METADATA."""
 
     @property
     def next(self) -> pb.TopicCursor:

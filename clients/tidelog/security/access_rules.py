@@ -175,7 +175,7 @@ class Security:
         return _user((await self._change(pb.SecurityChange(create_user=user))).user)
 
     async def set_password(self, name: str, password: str) -> UserInfo:
-        """Change a user's password and keep the roles. Connections authenticated by the old one end within a second.
+        """Change a user's password, but not the roles. Connections that used the old password end within a second.
 
         Raises:
             InvalidRequestError: the user does not exist, or the password is invalid.
@@ -237,7 +237,7 @@ class Security:
         """Set the quota of a subject, replacing an earlier one; it applies on all nodes within a second.
 
         Args:
-            subject: to which the quota applies: a principal; "role:NAME", each principal with the role; "*", each
+            subject: to whom the quota applies: a principal; "role:NAME", each principal with the role; "*", each
                 principal; "address:CIDR", each address of the network; "default", each principal and address without a
                 narrower quota.
             quota: the limits; those that are None are not set.

@@ -15,7 +15,7 @@ from tidelog_proto.limits import UNLIMITED
 class Quota:
     """Limits of a principal or of an address.
 
-    None: this quota does not set the limit; `math.inf`: unlimited, even if a broader quota has a limit.
+    A limit of None is not set by this quota; `math.inf` means unlimited, even if a broader quota has a limit.
 
     Attributes:
         produce_bytes, consume_bytes: bytes of record batches per second on each node; at least 4 KiB.

@@ -93,7 +93,7 @@ class Assignment:
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist; nothing is changed.
             InvalidRequestError: an offset is negative, or the topic is the consumer's own dead-letter topic.
-            TidelogError: no node can be reached.
+            TidelogError: no node can be reached, or the principal may not read a topic.
         """
         for (topic, partition), offset in positions.items():
             if offset < 0:
@@ -190,7 +190,11 @@ class Assignment:
         self._resume_delivery(self._paused.intersection(partitions), self._paused)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Deliver nothing from partitions until `release`, independently of `pause` and `resume`."""
+        """Deliver nothing from partitions until `release`, independently of `pause` and `resume`.
+
+        Raises:
+            UnknownPartitionError: a partition is not read.
+        """
         self._stop_delivery(partitions, self._held_back)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
@@ -252,7 +256,7 @@ class Assignment:
         return self._counted(item)
 
     def put_back(self, batch: ConsumedBatch) -> None:
-        """Put a batch that was taken back to the front of the queue."""
+        """Return a batch that was taken to the front of the queue."""
         where, cost = TopicPartition(batch.topic, batch.partition), Credit(len(batch), batch.batch.header.length)
         self._prefetch.keep(cost)
         self._buffer.put_back(Prefetched(where, batch.batch, self._prefetch, cost))
@@ -287,7 +291,7 @@ class Assignment:
         self._buffer.failed(where, error)
 
     def topic_deleted(self, topic: str, error: TidelogError) -> None:
-        """Handle the deletion of a topic that is read, or its replacement by another of its name."""
+        """Handle the deletion of a topic that is read, or its replacement by a topic with the same name."""
         if self.survives_deletion(topic):
             self.unassign([where for where in self._keeper.partitions if where.topic == topic])
         else:
@@ -318,7 +322,10 @@ class Assignment:
             return (await self._router.retry_for_topic(topic, attempt, repeatable=True)).topic_id
 
     def _stop_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
-        """Stop delivery of partitions for a reason: the set of paused or of held-back partitions.
+        """Stop delivery of partitions for a reason.
+
+        Args:
+            reason: the set of paused or of held-back partitions, to which the partitions are added.
 
         Raises:
             UnknownPartitionError: a partition is not read.
@@ -337,7 +344,7 @@ class Assignment:
                 self._keeper.rewind(where, again_at)
 
     def _resume_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
-        """Remove a reason, and deliver partitions that have no other reason to wait."""
+        """Remove partitions from the set `reason`, and deliver those that have no other reason to wait."""
         reason.difference_update(partitions)
         for where in partitions:
             if where not in self._paused and where not in self._held_back:

@@ -11,7 +11,7 @@ from tidelog.subscriptions.deserializers import Decoder, Decoding, decoder_of
 
 
 class BatchRecords:
-    """The records of a batch. Its columns are built once; starting at any index costs the same.
+    """The records of a batch. The batch's columns are built once; starting at any index costs the same.
 
     Args:
         batch: a batch with at least one record.

@@ -131,7 +131,8 @@ class ConsumerOptions:
         """Check the arguments of `Client.consumer`.
 
         Raises:
-            InvalidRequestError: an argument has an invalid value.
+            InvalidRequestError, InvalidTopicError: an argument has an invalid value.
+            TypeError: `key` is not bytes, or `tag` is not a str.
         """
         for topic in topics:
             if not isinstance(topic, str):
@@ -278,9 +279,13 @@ class _Positions(NamedTuple):
 
 
 class StartPositions(NamedTuple):
-    """Where a consumer starts in a topic: topic id, partition -> offset, and the search for those not known yet.
+    """The start offsets of a consumer in one topic.
 
-    `committed` are the partitions that start at the group's committed position.
+    Attributes:
+        topic_id: id of the topic to which the offsets belong.
+        positions: partition -> start offset, as far as known.
+        search: the search for the missing offsets; None if all are known.
+        committed: the partitions that start at the group's committed position.
     """
 
     topic_id: bytes
@@ -291,6 +296,8 @@ class StartPositions(NamedTuple):
 
 async def resolve_start(router: Router, topic: str, options: TopicOptions) -> StartPositions:
     """Return the start offsets that can be resolved within `START_WAIT_S`; `find_missing_starts` resolves the others.
+
+    The committed positions of a group are awaited without a time limit.
 
     Raises:
         UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
@@ -329,7 +336,7 @@ async def confirm_topics(router: Router, topics: Iterable[str]) -> None:
 
 
 async def resolve_added(router: Router, topic: str, options: TopicOptions, partitions: list[int]) -> dict[int, int]:
-    """Return where to start in partitions that were added later: the committed position, or the log start.
+    """Return the start offsets of partitions that were added later: the committed position, or the log start.
 
     Raises:
         TidelogError: the positions cannot be resolved now.
@@ -390,7 +397,12 @@ async def positions_to_begin_at(
     positions: Mapping[TopicPartition, int | None],
     assigned: Collection[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Return partition -> offset; None becomes the consumer's start position, and is left out if assigned already.
+    """Return the offset at which to begin in each partition.
+
+    Args:
+        positions: partition -> offset; None: the consumer's start position. Partitions with None that are in
+            `assigned` are omitted from the result.
+        assigned: the partitions that are read already.
 
     Raises:
         TidelogError: a start position cannot be found.
@@ -469,7 +481,7 @@ async def _search(router: Router, topic: str, search: OffsetSearch, timeout_s: f
 async def _known_ends(router: Router, topic: str, partitions: list[int]) -> dict[int, int]:
     """Return the log ends that replicas know; partitions without a reachable replica are missing.
 
-    The search asks for the log start, because any replica answers that, and adds the log end that it knows.
+    The search asks for the log start, because any replica answers that, and the answer includes the replica's log end.
     """
     search = OffsetSearch(router, topic, "earliest", partitions)
     try:

@@ -204,7 +204,7 @@ class Cursor:
                 self._note_skipped(start, has_records=False)
 
     def open(self) -> bool:
-        """Decode the columns of a loaded batch; False if no batch is loaded.
+        """Decode the columns of the loaded batch; return False if there is none, or it was opened before.
 
         Raises:
             CorruptBatchError: the body does not decode; the position stays.
@@ -277,7 +277,7 @@ class Cursor:
         """Deliver at most `count` records of the current batch.
 
         The result is empty if none are left, if an undecodable record must be skipped first (`pass_over`), or if no
-        record decoded for `SKIP_SLICE_S`; `has_left` is True in the last two cases.
+        record decoded for `SKIP_SLICE_S`; `has_left` tells whether records are left.
 
         Args:
             count: maximum number of records.
@@ -310,7 +310,7 @@ class Cursor:
                 return records
 
     def still_assigned(self, records: list[Record]) -> list[Record]:
-        """Return those records of an earlier `take` whose partition was not removed or reset since."""
+        """Return those records of an earlier `take` whose partition is still read, at a position after the record."""
         positions = self.positions
         return [each for each in records if positions.get(TopicPartition(each.topic, each.partition), -1) > each.offset]
 

@@ -31,9 +31,10 @@ _BY_NAME: Final[dict[str, Callable[[bytes], Any]]] = {"json": _json, "utf-8": by
 
 
 class Decoding(NamedTuple):
-    """How a consumer decodes records: `value` and `key` are called with the bytes; None leaves the bytes as they are.
+    """The decoding of a consumer's records.
 
     Attributes:
+        value, key: called with the bytes of each value or key; None leaves the bytes as they are.
         to_dead_letter: publish undecodable records to the dead-letter topic.
         skips: skip and count undecodable records.
     """
@@ -52,7 +53,7 @@ class Decoding(NamedTuple):
         on_undecodable: str,
         dead_letter: str | None,
     ) -> Decoding:
-        """Check the arguments of `Client.consumer`.
+        """Check the arguments of `Client.consumer` for decoding, and return the decoding.
 
         Raises:
             InvalidRequestError: an argument has an invalid value.
@@ -101,7 +102,7 @@ Decoder = Callable[[Iterable[Any]], Iterator[Any]]
 def decoder_of(column: list[Any], function: Callable[[bytes], Any]) -> Decoder:
     """Return a decoder that applies `function` to the contents of a column; None stays None.
 
-    An iterator ends when `function` raises.
+    An iterator must not be continued after `function` has raised.
     """
     if None not in column:
         return lambda contents: map(function, contents)

@@ -29,8 +29,8 @@ class LivenessProbe:
     def probe(self, subscriptions: Mapping[Subscription, tuple[Connection, int]]) -> None:
         """Probe the nodes of quiet connections."""
         for subscription, (connection, _) in subscriptions.items():
-            # A pending request serves as the probe. But a publish may be waiting for a quorum, so that its delay does
-            # not show that the node is dead; so a probe follows after `PROBE_S`.
+            # A pending request serves as the probe. But a publish may be waiting for a quorum, so its delay does not
+            # show that the node is dead; therefore a probe follows after `PROBE_S`.
             now = asyncio.get_running_loop().time()
             doubted_at = self._doubted_at.get(subscription)
             if doubted_at is not None and connection.quiet_s < now - doubted_at:

@@ -21,7 +21,7 @@ AGE_MIN_S: Final = 5.0
 """A partition is reported after it was read for this time: before that it may be catching up, and the rate of the
 previous member is more accurate."""
 REPORT_INTERVAL_S: Final = 5.0
-"""Minimum interval between reports, even with a short session time-out."""
+"""Minimum interval between reports, even with a short session timeout."""
 REPORTED_MAX: Final = 1_000
 """Maximum number of partitions per report, about 35 kB; members with more partitions report them in turn."""
 

@@ -155,7 +155,7 @@ class Prefetch:
 
     Args:
         bound: the limit in records and bytes, above zero. It is exceeded by at most one event per subscription, because
-            nodes send whole batches.
+            nodes send whole batches, and raised if it is too small for the number of subscriptions (`_whole`).
 
     Attributes:
         subscription_count: expected number of subscriptions, which determines their shares.

@@ -55,7 +55,7 @@ class ReceiveBuffer:
 
     Args:
         admit: called with the size of arriving batches; returns whether they may be stored. None: always.
-        dropped: called with the size of batches that were stored and are discarded unread.
+        dropped: called with the size of a batch that was stored and is discarded unread, except by `close`.
 
     Attributes:
         is_suspended: called before a batch is taken; while it returns True, no batch is taken, because another group

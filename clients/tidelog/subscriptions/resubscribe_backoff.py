@@ -70,7 +70,7 @@ class ResubscribeBackoff:
             self.log_wait(where, error)
 
     def refused(self, where: TopicPartition, error: TidelogError) -> None:
-        """Wait after a partition was forbidden, which may change; log it once per topic."""
+        """Wait after a partition was forbidden, which may change; log the refusal once per topic."""
         self._retry_at[where] = asyncio.get_running_loop().time() + REFUSED_S
         if where.topic not in self.refused_topics:
             self.refused_topics.add(where.topic)

@@ -25,7 +25,7 @@ _SPAN_MAX: Final = 2**32
 
 
 class Lender(Protocol):
-    """What `Prefetched` requires of the object to which its credit is returned."""
+    """The owner of the credit of received batches: takes it back when the batches are taken."""
 
     def give_back(self, cost: Credit) -> None:
         """Return the credit of a batch that was taken."""
@@ -34,8 +34,10 @@ class Lender(Protocol):
 class Prefetched(NamedTuple):
     """A received batch.
 
-    `credit` is the cost of the MESSAGE_EVENT that contained the batch; only the last batch of an event has it, and the
-    credit is returned when that batch is taken. `high_watermark` is the partition's end that the event reported.
+    Attributes:
+        lender: the object to which `credit` is returned when the batch is taken.
+        credit: the cost of the MESSAGE_EVENT that contained the batch; None unless this is the event's last batch.
+        high_watermark: the partition's end that the event reported.
     """
 
     where: TopicPartition
@@ -46,7 +48,7 @@ class Prefetched(NamedTuple):
 
 
 class Listener(Protocol):
-    """What `Subscription` requires of the object to which it delivers batches."""
+    """Receives the batches of a `Subscription`, and the ends of its partitions."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""
@@ -59,7 +61,7 @@ class Listener(Protocol):
         """Handle partitions that a subscription no longer serves."""
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """Handle an event that cannot be decoded, so that reading of its partition cannot continue."""
+        """Handle an event with damaged or missing records, after which its partition cannot be read further."""
 
 
 class Subscription:
@@ -89,7 +91,7 @@ class Subscription:
         self._filtered = filtered
 
     def pushed(self, event: PushedEvent) -> None:
-        """Decode the batches of a MESSAGE_EVENT."""
+        """Decode the batches of a MESSAGE_EVENT, and deliver them to the listener."""
         _, topic_id, partition, records, high_watermark, next_offset, attachment = event
         where = self._partitions.get((topic_id, partition)) or self._other_partition(topic_id, partition)
         size_bytes = len(attachment)

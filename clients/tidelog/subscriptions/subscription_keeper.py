@@ -51,15 +51,15 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
 PARTITIONS_PER_SUBSCRIPTION: Final = 1_024
-"""Maximum number of partitions of a subscription: to prepare and to check one takes some milliseconds."""
+"""Maximum number of partitions of a subscription, which takes some milliseconds to prepare and to check."""
 SUBSCRIPTIONS_PER_NODE: Final = 4
-"""When a node has this many more subscriptions than its partitions need, its partitions are resubscribed together."""
+"""Number of surplus subscriptions of a node, more than its partitions need, at which they are merged."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Reader(Protocol):
-    """What `SubscriptionKeeper` requires of the consumer for which it reads."""
+    """The consumer for which a `SubscriptionKeeper` reads."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""
@@ -70,7 +70,7 @@ class Reader(Protocol):
         """Handle a partition that cannot be read further."""
 
     def topic_deleted(self, topic: str, error: TidelogError) -> None:
-        """Handle the deletion of a topic that is read, or its replacement by another of its name."""
+        """Handle the deletion of a topic that is read, or its replacement by a topic with the same name."""
 
     def broken(self, error: BaseException) -> None:
         """End reading with an error."""
@@ -353,7 +353,7 @@ class SubscriptionKeeper:
         return where not in self._attempts and where not in self._paused and where not in self._failed
 
     def _switch_replicas(self) -> None:
-        """Switch from a silent owner to another replica, and from a fallback back to the owner."""
+        """Switch from an unresponsive replica to another one, and from a fallback back to the owner."""
         fallback = self._router.fallback_replicas
         for subscription, (connection, _) in list(self._subscriptions.items()):
             for where in subscription.positions:

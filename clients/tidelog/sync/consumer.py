@@ -20,13 +20,14 @@ from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.subscriptions.cursor import Cursor
 
 _SIGNALS_S: Final = 0.5
-"""Interval of waits for a lock: Python misses a signal that arrives between its last check and the wait."""
+"""Maximum time of one wait for a lock; then signals are checked and the wait is repeated, because Python misses a
+signal that arrives between its last check and the wait."""
 
 T = TypeVar("T")
 
 
 class _LoopCall(Generic[T]):
-    """A call on the event loop, made at most once at a time.
+    """A call on the event loop, of which at most one is pending.
 
     If Ctrl-C interrupts the wait for its result, the call continues, and the next `get` returns its result.
     """
@@ -122,9 +123,9 @@ class Consumer:
                 return
 
     def _records_of_member(self) -> Iterator[Record]:
-        """Yield records as long as the group session is valid.
+        """Yield records, and check the group session before each.
 
-        The session is checked before each record, because after its end another member may own the partition.
+        After the end of the session another member may own the partition.
         """
         cursor, valid_until = self._cursor, 0.0
         while True:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Pending(Protocol[T_co]):
-    """What `_result` requires of an asynchronous receipt."""
+    """An outcome that can be awaited: an asynchronous `PendingReceipt` or `PendingReceipts`."""
 
     def done(self) -> bool: ...
 

@@ -5,7 +5,7 @@
     reader = tidelog.read_arrow("flights", columns=["key", "value"])
 
 All of these libraries accept a `pyarrow.RecordBatchReader`. The offset ranges of the reader are fixed when it is
-created. It reads on demand with one fetch ahead, so memory is bounded for topics of any length.
+created. The reader fetches on demand with one fetch ahead, so memory is bounded for topics of any length.
 """
 
 from __future__ import annotations
@@ -56,18 +56,21 @@ def read_arrow(
         topic: the topic's name.
         bootstrap: addresses of nodes; None: the addresses of the context.
         context: the name of a context; None: the context that TIDELOG_CONTEXT names, or the current one.
-        columns: some of topic, partition, offset, timestamp, key, value, headers, tag, in this order; None: all. The
-            node does not send other columns if it can omit them, and they are not decoded.
-        since: start of the range, inclusive; with a time, each partition begins at its first record with that timestamp
-            or a later one. A time after the last record gives no rows.
-        until: end of the range, exclusive.
+        columns: names of the columns to return, in the wanted order, from topic, partition, offset, timestamp, key,
+            value, headers, tag; None: all. The node does not send other columns if it can omit them, and they are not
+            decoded.
+        since: start of the range, inclusive: "earliest", "latest", a time (`datetime`, or µs since 1970), or
+            {partition: offset}. With a time, each partition begins at its first record with that timestamp or a later
+            one; a time after the last record gives no rows.
+        until: end of the range, exclusive, in the same forms; at or before the start: no rows.
         partitions: the partitions to read; None: all.
         batch_records: maximum number of rows of a batch.
         options: options of `Client`.
 
     Raises:
-        InvalidRequestError: a column or a partition does not exist, a range ends before it begins, a start offset is
-            beyond the end of the log, or an integer is a time in another unit than µs.
+        InvalidRequestError: a column does not exist, `since` or `until` lacks a partition, a start offset is beyond the
+            end of the log or greater than an end offset, an integer is a time in another unit than µs, `batch_records`
+            is < 1, or both `bootstrap` and `context` are given.
         TidelogError: a request failed; also raised while batches are read. Records that retention deletes before they
             are read raise `OffsetOutOfRangeError`.
     """
@@ -147,7 +150,7 @@ def _offsets(client: Client, topic: str, point: Point, partitions: Sequence[int]
 def read_ranges(
     connect: Callable[[], Client], ranges: Sequence[OffsetRange], schema: pa.Schema, batch_records: int = BATCH_RECORDS
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the records of ranges, one after the other; a caller that stops early closes the generator.
+    """Yield the records of ranges, one after the other; a caller that stops early must close the generator.
 
     Args:
         connect: creates a client.

@@ -6,10 +6,10 @@
         def make_engine(self, volume):
             return MyEngine(volume)
 
-pytest runs the inherited tests with the engine that `make_engine` returns. They need the extra `broker`. An engine that
-passes them has the properties that its `Capabilities` declare; a test of a property that is not declared is skipped.
-`tidelog_broker.storage.engine` describes the interface, and `ScannedReading` in its module `scanned` is a reader for
-engines without indexes.
+pytest runs the inherited tests with the engine that `make_engine` returns. The tests need the extra `broker`. An engine
+that passes them has the properties that its `Capabilities` declare; a test of a property that is not declared is
+skipped. `tidelog_broker.storage.engine` describes the interface, and `ScannedReading` in its module `scanned` is a
+reader for engines without indexes.
 """
 
 from __future__ import annotations
@@ -100,7 +100,11 @@ class EngineSuite:
     def create(
         self, volume: Volume, directory: Path, *, offset: int = 0, digest: int = 0, is_lacking: bool = False
     ) -> EpochStore:
-        """Create a store; `is_lacking`: records of the epoch are missing from it, so it needs a repair."""
+        """Create a store.
+
+        Args:
+            is_lacking: whether records of the epoch are missing from the store, so that it needs a repair.
+        """
         return create_store(
             volume,
             directory,
@@ -573,7 +577,11 @@ class EngineSuite:
         last.close()
 
     def check_repair(self, store: EpochStore, *, is_needed: bool) -> None:
-        """Check the state of a store; `is_needed`: whether a repair must be finished first."""
+        """Check the state of a store.
+
+        Args:
+            is_needed: whether the store must be in limbo until its repair is finished.
+        """
         assert (store.state, store.is_repairing) == (("limbo", True) if is_needed else ("active", False))
 
     # --- random operations -----------------------------------------------------------------------------

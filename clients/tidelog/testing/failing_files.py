@@ -1,4 +1,4 @@
-"""The operating system's files, which can be full or broken, for tests of storage engines."""
+"""A file system whose operations can fail as on a full or broken disk, for tests of storage engines."""
 
 from __future__ import annotations
 

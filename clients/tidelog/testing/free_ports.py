@@ -1,6 +1,6 @@
 """Free ports for a node that will be started and restarted.
 
-They are below the ephemeral ports of the kernel (from 32768 on Linux, from 49152 elsewhere): otherwise another
+The ports are below the ephemeral ports of the kernel (from 32768 on Linux, from 49152 elsewhere): otherwise another
 connection could get a node's port before the node starts or restarts, and a client that tries to reach a stopped node
 could get the node's port as its own and connect to itself.
 """

@@ -201,7 +201,7 @@ def node(
 
     Raises:
         ValueError: `start_timeout_s` is not > 0, or `settings` has ports, hosts or the data directory.
-        NodeStartError: the node did not start; the message has the end of its log.
+        NodeStartError: the node did not start; raised when the block is entered, with the end of the node's log.
     """
     if start_timeout_s <= 0:
         raise ValueError(f"start_timeout_s must be > 0, got {start_timeout_s}")

@@ -1,8 +1,8 @@
 """A node as a child process with a directory: start, stop, kill. Calls block.
 
-The child is the `tidelog` command of this interpreter, as in production. It runs in its own session, so Ctrl-C reaches
-only the tests, which end it. When this process ends in any way, the child ends, too, and removes its directory
-(`tidelog_cli.up.temporary_child`).
+The child is the `tidelog` command of this interpreter, as in production. The child runs in its own session, so Ctrl-C
+reaches only the tests, which end the child. When this process ends in any way, the child ends, too, and removes its
+directory (`tidelog_cli.up.temporary_child`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import ABSENT, JsonOption, print_json, print_table
 
 FROM_INPUT: Final = "-"
-"""Given instead of a file name: the key is read from standard input and stored in the context."""
+"""Value of --api-key-file for which the key is read from standard input and stored in the context."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)]
 

@@ -138,7 +138,10 @@ def create(
 
 @contextmanager
 def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes a key to a new file with mode 600, or to standard output."""
+    """Yield a function that writes a key to a new file with mode 600, or to standard output if `out` is None.
+
+    The file is removed if the block raises an exception.
+    """
     if out is None:
         yield typer.echo
         return

@@ -39,7 +39,7 @@ async def insisting(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Ends:
-    """The end offsets of some partitions of a topic.
+    """Finds the end offsets of some partitions of a topic, if necessary while the partitions are read.
 
     Attributes:
         known: partition -> confirmed end offset.

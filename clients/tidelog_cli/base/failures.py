@@ -45,7 +45,7 @@ class CommandFailed(Exception):  # noqa: N818 - the exception that ends a comman
 
 
 def describe(error: BaseException) -> str:
-    """Return the line to show for an error; errors of other libraries are prefixed with their type."""
+    """Return the line to show for an error; errors of other libraries, except OSError, are prefixed with their type."""
     text = " ".join(str(error).split())
     ours = type(error).__module__.startswith("tidelog")
     if text and (ours or isinstance(error, OSError)):

@@ -31,7 +31,7 @@ def interrupts_end_quietly() -> AbstractContextManager[None]:
 def interrupts_change_nothing() -> None:
     """Ignore signals that stop the command until the process has ended, because its exit code is decided.
 
-    If the user has already pressed Ctrl-C twice, SIGINT still ends the process, because it may be waiting for a thread.
+    If the user has already pressed Ctrl-C twice, SIGINT still ends the process, which may be waiting for a thread.
     """
     ignore_stop_signals(*(() if _Interrupt.is_hurried else (signal.SIGINT,)))
     if _Interrupt.is_hurried:

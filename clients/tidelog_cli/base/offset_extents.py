@@ -15,9 +15,12 @@ Since = Literal["earliest", "latest"] | datetime
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A range of a topic's records: by partition, the first and the end offset.
+    """A range of a topic's records.
 
-    `topic_id` identifies the topic; if empty, a topic that was created again under the same name is read as well.
+    Attributes:
+        starts: partition -> first offset.
+        ends: partition -> end offset, exclusive.
+        topic_id: id of the topic; if empty, a topic that was created again under the same name is read as well.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Run a command's asynchronous work with a connected client."""
+"""The asynchronous work of a command, run with a connected client."""
 
 from __future__ import annotations
 

@@ -114,7 +114,10 @@ class _Checked(io.FileIO):
 
 
 def leave_quietly() -> None:
-    """Discard unwritten output, which the interpreter would try to write again and exit with its own code."""
+    """Flush standard output; if that fails, discard the unwritten output.
+
+    Otherwise the interpreter would try to write it again at exit, and exit with its own code.
+    """
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

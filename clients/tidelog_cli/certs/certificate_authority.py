@@ -1,5 +1,7 @@
 """A small certificate authority for clusters without another CA: keys and certificates in PEM.
 
+Kinds of certificates:
+
     ca          issues all others; its key must not be stored on nodes
     node NAME   identifies the node NAME: to clients by its hosts, to other nodes by `tidelog:node:NAME`
     server NAME identifies hosts only: for gateways

@@ -1,5 +1,7 @@
 """`tidelog certs`: a small CA in a directory, and its certificates, for clusters without another CA.
 
+The directory contains:
+
     DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue certificates, and must not be on nodes
     DIR/NAME.pem, DIR/NAME.key   certificate and private key of a node, a server or a client
     DIR/crl.pem                  the certificate revocation list, see `revoke`
@@ -37,8 +39,8 @@ _ADMIN: Final = "admin"
 """Default administrator of nodes (setting `admin`), which cannot authenticate by certificate."""
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z)(?:\*\.)?(?:{_LABEL}\.)*(?![0-9]+\Z){_LABEL}")
-"""A host name. Its last label must not be numeric, because that is an invalid address. Container networks use
-underscores in names."""
+"""A host name, optionally with a leading `*.`. A numeric last label is refused, because such text is a mistyped IPv4
+address. Underscores are accepted, because container networks use them in names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -174,7 +176,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
 
 
 def _is_host(text: str) -> bool:
-    """Return whether clients can connect to a host of this name, so that a certificate for it is useful."""
+    """Return whether a text is a host name, which may be a wildcard, or an IP address without a zone."""
     try:
         return not getattr(ipaddress.ip_address(text), "scope_id", None)
     except ValueError:

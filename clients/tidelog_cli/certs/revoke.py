@@ -56,7 +56,8 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
     """Add certificates to the CRL in a directory; return their serial numbers.
 
     Raises:
-        CommandFailed: the CA or a certificate is missing, or the list cannot be read or written.
+        CommandFailed: the CA or a certificate is missing or invalid, the CA is to be revoked, the list would be too
+            large for nodes, or it cannot be read or written.
     """
     authority = authority_in(directory)
     from tidelog_cli.certs import certificate_authority  # noqa: PLC0415 # `authority_in` has checked that it can be imported

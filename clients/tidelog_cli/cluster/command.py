@@ -101,7 +101,11 @@ def status(
 
 
 def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
-    """Print the nodes and the partitions as tables; `internal` includes internal topics."""
+    """Print the nodes and the partitions as tables, then warnings on standard error.
+
+    Args:
+        internal: whether to include the partitions of internal topics.
+    """
     down = {node.node_id for node in cluster.nodes if not node.alive}
     print_table(NODE_COLUMNS, [_node_row(node) for node in cluster.nodes], title=f"cluster {cluster.cluster_id.hex()}")
     print_table(
@@ -333,7 +337,7 @@ def nodes_table(cluster: ClusterStatus) -> Table:
 
 
 def state_text(node: Node) -> str:
-    """Return a node's state: the one that it reports, or the one that gossip reports if that is worse."""
+    """Return a node's state: the one that it reports, or that of gossip if it is worse; and whether it is draining."""
     words = [node.state if node.alive else "dead"]
     if node.membership in {"suspect", "left", "unknown"}:
         words = [node.membership]

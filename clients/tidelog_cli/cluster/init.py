@@ -127,7 +127,7 @@ def waiting(founders: int) -> str:
     """Return how many founders must have started before the cluster is ready for the first time, as text."""
     if founders == 1:
         return "the only founder does not wait"
-    # A founder is admitted when so many others know its data directory: docs/adr/0053, as the nodes compute it.
+    # `others` founders must know a founder's data directory before it is admitted, as in the nodes (docs/adr/0053).
     majority = founders // 2 + 1
     others = min(founders - 1, max(founders - majority + 1, (founders + majority - 3) // 2 + 1))
     if others == founders - 1:

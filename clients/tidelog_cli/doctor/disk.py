@@ -45,7 +45,7 @@ UNSUITABLE: Final = (
 
 
 def check_data(data: Path) -> Iterator[Finding]:
-    """Check a data directory; writes a temporary file into it and removes it."""
+    """Check a data directory, or its nearest existing parent; writes a temporary file into it and removes it."""
     folder = _nearest(data)
     if folder != data:
         yield Finding("data directory", "warning", f"{data} does not exist; checking {folder}", f"create {data}")

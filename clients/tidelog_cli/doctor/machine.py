@@ -17,7 +17,7 @@ from tidelog_proto.version import VERSION
 
 FILES_MIN: Final = 65_536
 MEMORY_BYTES_MIN: Final = 2 << 30
-"""Less memory than this causes a warning: approximate sum of a node's memory budgets with default settings."""
+"""Memory below which a warning is given: approximately the sum of a node's memory budgets with default settings."""
 KERNEL_MAPPED: Final = (5, 14)
 """First Linux version with which nodes can send segments from memory mappings instead of copying them."""
 TIME_ERROR: Final = 5

@@ -192,7 +192,11 @@ class Writing:
 
 @contextlib.contextmanager
 def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
-    """Yield whether the target is a directory, which is locked meanwhile; `overwrite` permits an existing file."""
+    """Yield whether the target is a directory; a directory is locked during the block.
+
+    Raises:
+        CommandFailed: the file exists and `overwrite` is not set, or another export has locked the directory.
+    """
     if target.suffix == SUFFIX and not target.is_dir():
         if target.exists() and not overwrite:
             raise CommandFailed(f"{target} already exists; replace it with --overwrite")

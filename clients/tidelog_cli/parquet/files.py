@@ -1,4 +1,4 @@
-"""Parquet files of a topic: written atomically, and which offsets they contain.
+"""Parquet files of a topic: their atomic creation, and the offsets that they contain.
 
 A file is written next to its final name (`.tmp`), synced and renamed, and then the directory is synced. The file's
 metadata contains the topic and the end of the covered offsets, which is not always that of its last record because of
@@ -153,7 +153,7 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
     """Return partition -> the offset up to which the files in a directory contain it.
 
     Raises:
-        CommandFailed: a file does not belong to an export of this topic.
+        CommandFailed: a file cannot be read, or does not belong to an export of this topic.
     """
     newest: dict[int, Path] = {}
     for path in sorted(directory.glob("*.parquet")):

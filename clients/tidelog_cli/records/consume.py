@@ -66,7 +66,7 @@ class Reading:
     def unfinished(self) -> list[int]:
         """Return the partitions that have records left to read, or whose start or end is not known yet.
 
-        None of them once the maximum number of records was read.
+        Empty once the maximum number of records was read.
         """
         if self.records_left == 0:
             return []
@@ -195,10 +195,14 @@ def checked_form(value: ValueForm | None, *, as_json: bool) -> ValueForm | None:
 
 
 def parse_start(text: str, option: str = "--from", *, offsets: bool = True) -> Start:
-    """Parse the value of `--from` or a similar option; `offsets`: whether the error suggests an offset.
+    """Parse the value of `--from` or a similar option; an integer is an offset.
+
+    Args:
+        option: name of the option, for the error.
+        offsets: whether the error suggests an offset.
 
     Raises:
-        CommandFailed: it is not earliest, latest, an offset, an ISO 8601 time or a duration.
+        CommandFailed: the text is not earliest, latest, an offset, an ISO 8601 time or a duration.
     """
     if text == "earliest":
         return "earliest"
@@ -220,7 +224,7 @@ def parse_since(text: str) -> Since:
     """Parse the value of `--since`: as `parse_start`, without offsets.
 
     Raises:
-        CommandFailed: it is not earliest, latest, an ISO 8601 time or a duration.
+        CommandFailed: the text is not earliest, latest, an ISO 8601 time or a duration.
     """
     begin = parse_start(text, "--since", offsets=False)
     if isinstance(begin, int):
@@ -233,7 +237,10 @@ def parse_since(text: str) -> Since:
 
 
 async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:
-    """Commit the starting positions of a new group, because "latest" would be a different offset in the next run."""
+    """Commit the starting positions of partitions in which the group has none.
+
+    Without the commit, "latest" would be a different offset in the next run.
+    """
     held = {c.partition for c in await client.committed(group, topic)}
     starts = {partition: position for partition, position in positions.items() if partition not in held}
     if starts:
@@ -324,7 +331,8 @@ def standard_output() -> ByteSink:
 def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm | None) -> None:
     """Write the first `count` records of `batch`, one per line.
 
-    `form` selects JSON, with values in that form; None writes only values, and an empty line for a tombstone.
+    Args:
+        form: the form of values in JSON; None: write only values, and an empty line for a tombstone.
     """
     if form is not None:
         records = zip(range(count), batch.batch, strict=False)

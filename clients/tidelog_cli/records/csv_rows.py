@@ -1,4 +1,4 @@
-"""Read CSV as Arrow record batches: a JSON object for each row, with the types that the command line gives its columns.
+"""CSV as Arrow record batches: a JSON object for each row, with the types that the command line gives its columns.
 
 A column is text unless `--type` sets another type: inferred types would turn `007` into 7 and `1.10` into 1.1. Numbers
 keep every digit, because their text is copied into the JSON. An unquoted empty field is null, `""` is empty text. A

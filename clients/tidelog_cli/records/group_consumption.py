@@ -33,7 +33,7 @@ async def follow_as_member(
     max_records: int | None,
     write: Callable[[ConsumedBatch, int], None],
 ) -> None:
-    """Print the records of this member's partitions until the command is interrupted.
+    """Print the records of this member's partitions until the maximum is reached or the command is interrupted.
 
     Args:
         start: the start in partitions in which the group has no committed position.

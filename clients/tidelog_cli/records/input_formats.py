@@ -95,7 +95,9 @@ _LINES_SUFFIXES: Final = frozenset({"", ".txt", ".text", ".log", ".lines"})
 
 
 def format_of(path: Path) -> Format:
-    """Return the format for a file's extension; lines for text files and files without an extension.
+    """Return the format for a file's extension.
+
+    It is lines for text files, also rotated ones such as `app.log.1`, and for files without an extension.
 
     Raises:
         CommandFailed: the extension belongs to an unsupported format.
@@ -148,7 +150,7 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
     order mark before the first line is removed with a note.
 
     Raises:
-        CommandFailed: a line does not match the format; the message has its number.
+        CommandFailed: a line does not match the format, with its number in the message; or the format needs a file.
     """
     if file_format in {Format.PARQUET, Format.ARROW}:
         raise CommandFailed(f"{file_format} cannot be read from standard input; give the path of a file")

@@ -38,7 +38,7 @@ class CompressionChoice(StrEnum):
 
 
 class AcksChoice(StrEnum):
-    """Which replicas must have a record before it is acknowledged."""
+    """The replicas that must have a record before it is acknowledged."""
 
     QUORUM = "quorum"
     ONE = "1"
@@ -58,7 +58,12 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class Published:
-    """Totals of the acknowledged records; `partitions`: partition -> [first offset, last offset, records]."""
+    """Totals of the acknowledged records.
+
+    Attributes:
+        size_bytes: size of the records' columns in memory.
+        partitions: partition -> [first offset, last offset, records].
+    """
 
     records: int = 0
     size_bytes: int = 0
@@ -117,8 +122,9 @@ def publish_all(
             reading after which all earlier records were acknowledged.
 
     Raises:
-        CommandFailed: a batch was refused, or its outcome is unknown; the message has the number of acknowledged
-            records.
+        CommandFailed: `check` refused the topic; or a batch was refused, its outcome is unknown, or reading failed,
+            with the number of acknowledged records in the message.
+        TidelogError: the topic does not exist, or no node can be reached.
     """
 
     async def work(client: Client) -> Published:

@@ -21,7 +21,13 @@ class Additions:
 
     @classmethod
     def of(cls, *, key: str | None, timestamp: int | None, headers: Sequence[str] | None, tag: str | None) -> Self:
-        """Return the columns for the options; `timestamp` is µs since 1970, each header NAME=VALUE.
+        """Return the columns for the options of `produce`.
+
+        Args:
+            key: the key of every record; None: do not add one.
+            timestamp: µs since 1970; None: do not add one.
+            headers: each NAME=VALUE.
+            tag: the tag of every record; None: do not add one.
 
         Raises:
             CommandFailed: a header lacks a name or a value.

@@ -84,8 +84,11 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
 def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> None:
     """Write the column names and one line per row (RFC 4180); nested values are JSON.
 
-    With `is_more`, the rows continue an earlier output, so the column names are left out. Null is an empty cell, and
-    empty text is `""`, as in CSV that `tidelog produce` reads.
+    Null is an empty cell, and empty text is `""`, as in CSV that `tidelog produce` reads.
+
+    Args:
+        limit: maximum number of rows; None: all.
+        is_more: whether the rows continue an earlier output, so that the column names are left out.
     """
     names = [] if is_more else [tuple(answer.names)]
     for row in itertools.chain(names, itertools.islice(answer.rows, limit)):

@@ -127,7 +127,10 @@ class Shape:
         return lines
 
     def missing_fields(self, topic: str) -> str:
-        """Return why fields of the topic's JSON objects are not columns, and the remedy; empty if they are."""
+        """Return why fields of the topic's JSON objects are not columns, and the remedy.
+
+        Empty if they are columns, or if no sampled value is a JSON object.
+        """
         if self.values is ValueKind.JSON or self.others == self.sampled:
             return ""
         return (
@@ -283,7 +286,7 @@ def _columns(summaries: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How to write types and expressions in the SQL of one engine.
+    """The notation of types and expressions in the SQL of one engine.
 
     Attributes:
         types: column types; DECIMAL has placeholders for its precision and scale.
@@ -293,7 +296,7 @@ class Dialect:
         whole: expression for the part of a number before its decimal point.
         raises: the function that fails with a message.
         reports: expression that is null, and reports a topic, a field, its column's type and a text that the column
-            does not hold.
+            cannot represent.
     """
 
     types: Mapping[FieldKind, str]
@@ -306,7 +309,9 @@ class Dialect:
 
 
 class SafeNumbers:
-    """Replaces numbers by strings in JSON that an engine parses, by a regular expression, and back.
+    """Replaces numbers in JSON by strings, with a regular expression, before an engine parses the JSON.
+
+    The SQL of each engine removes the mark from the parsed strings again.
 
     The expression matches everything before a number, including strings, and then the number. A number is appended to
     each text, so that the expression never starts to match inside a string.

@@ -42,7 +42,7 @@ class EngineChoice(StrEnum):
 
 
 class Engine(Protocol):
-    """What `tidelog sql` requires of a SQL engine."""
+    """A SQL engine that answers the statements of `tidelog sql`."""
 
     def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
         """Return the result; its rows are computed as they are read."""
@@ -126,7 +126,7 @@ def sql(
         show, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
     elif as_json:
         show = more = partial(print_json_lines, limit=limit)
-    # An engine only lists the topics of earlier statements, so all topics are provided.
+    # Not answered by the engine, which would list only the topics of earlier statements.
     if _SHOW_TABLES.fullmatch(statement):
         if follow:
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)

@@ -1,7 +1,7 @@
 """The DuckDB engine, in this process: topics are views over Arrow scans, created for the tables of a statement.
 
 DuckDB keeps intermediate results (groups, sorted rows) in a bounded part of memory, and spills the rest to a temporary
-directory. It does not download extensions.
+directory. DuckDB does not download extensions.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class DuckDbEngine:
         return int(count)
 
     def notes(self) -> list[str]:
-        """Return notes about values that were null in the last answer, because the columns do not hold them."""
+        """Return notes about values that were null in the last answer, because their columns cannot represent them."""
         return self._nulls.notes()
 
     def _report(self, topic: str, name: str, column_type: str, partition: int, offset: int, text: str) -> str:  # noqa: PLR0917 - called by DuckDB
@@ -328,9 +328,11 @@ def view_of(topic: str, shape: Shape) -> str:
 
 
 def _parsable(value: str) -> str:
-    """Return the expression to parse: null if it is not a JSON object, and strings for numbers that may change.
+    """Return a SQL expression that prepares the JSON text `value` for `from_json`.
 
-    A Python function checks text that may use DuckDB's extensions or exceed a limit, which few records do.
+    It yields NULL unless the text is a JSON object, and quotes numbers that DuckDB might alter by converting them to
+    doubles. The slow Python check (`strict_json`) runs only for text that may use DuckDB's JSON extensions or exceed a
+    limit.
     """
     brackets = f"length({value}) - length(translate({value}, '[{{', ''))"
     digits = f"regexp_matches({value}, '[-+.0-9eE]{{{JSON_NUMBER_CHARS_MAX}}}')"

@@ -1,4 +1,4 @@
-"""Counts of records whose values are null in columns of JSON fields, because the columns do not hold them."""
+"""Counts of records that are null in a column of a JSON field, because the column's type cannot represent the value."""
 
 from __future__ import annotations
 

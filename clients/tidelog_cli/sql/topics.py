@@ -23,7 +23,7 @@ class Topics:
 
     Args:
         bootstrap: the value of --bootstrap.
-        kinds: kinds of values by topic; None for all others.
+        kinds: kinds of values by topic; the key None is for all other topics.
         sample: approximate number of records that are sampled.
         quote: the engine's quote for names.
 

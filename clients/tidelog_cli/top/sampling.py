@@ -27,9 +27,9 @@ class Sample:
     Attributes:
         at_s: time of the sample, by a monotonic clock.
         status: nodes, topics, partitions.
-        groups: all groups; empty if the caller may not list them.
+        groups: all groups that the caller may see; empty if they could not be listed.
         lags: records that a group has not read, by topic, for sampled groups.
-        groups_fault: why `groups` is empty; "" if there is no error.
+        groups_fault: why the groups could not be listed; "" if there is no error.
     """
 
     at_s: float

@@ -1,6 +1,7 @@
 """`tidelog up`: a node or a cluster, and a gateway, on this machine until Ctrl-C.
 
-If a single node exits, everything stops; in a cluster the other nodes keep running when one exits or is killed.
+If the gateway or a single node exits, everything stops; in a cluster the other nodes keep running when one exits or is
+killed.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def up(
     JSON object as soon as all processes are ready.
     """
     require_extras("up", "up")
-    raise_descriptor_limit()  # child processes inherit the variable
+    raise_descriptor_limit()  # child processes inherit the limit
     present = nodes_in(data)
     count = nodes or present or 1
     ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)

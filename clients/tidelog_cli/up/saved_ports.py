@@ -1,7 +1,7 @@
 """Ports of `tidelog up`, stored in DIR/up.json so that they are the same after a restart.
 
 Command-line options override stored ports, which override defaults; ports picked for 0 are stored, too. The native
-ports of a cluster are not stored here but in its bootstrap file.
+ports of a cluster are those in its bootstrap file.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ _view_of_member = view_maker(
 def _view_of_lag(row: Lag) -> dict[str, Any]:
     """Return the members of a `LagView`.
 
-    They are written out, because `view_maker` is slower, and a group may read thousands of partitions.
+    The members are written out, because `view_maker` is slower, and a group may read thousands of partitions.
     """
     return {
         "topic": row.topic,

@@ -83,8 +83,8 @@ async def _check_may_ask(gateway: Gateway) -> None:
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(request: Request, gateway: GatewayDep) -> Response:
     """Return the gateway's metrics in Prometheus' text format; with several workers, the metrics of all together."""
-    # Encoding the metrics takes 5 ms. Several in one iteration of the event loop would delay other requests, so client
-    # addresses take turns.
+    # Encoding the metrics takes 5 ms. Several encodings in one iteration of the event loop would delay other requests,
+    # so client addresses take turns.
     address = "" if request.client is None else request.client.host
     await gateway.turns.next_slice(request, address)
     page = gateway.metrics.page() if gateway.peers is None else page_of(await gateway.peers.merged())

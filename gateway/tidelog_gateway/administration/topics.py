@@ -103,7 +103,7 @@ _view_of_deletion = view_maker(NextDeletionView, NextDeletion)
 def _view_of_partition(partition: Partition) -> dict[str, Any]:
     """Return the members of a `PartitionView`.
 
-    They are written out, because `view_maker` is slower, and a topic may have thousands of partitions.
+    The members are written out, because `view_maker` is slower, and a topic may have thousands of partitions.
     """
     following = partition.next_deletion
     return {

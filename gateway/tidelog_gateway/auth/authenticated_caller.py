@@ -2,8 +2,8 @@
 
 A ticket is valid for the time that the node states, and is renewed with the caller's credentials after half of it. A
 gateway therefore uses revoked credentials at most until their last ticket expires. A ticket that a node refuses is
-renewed at once. When a node refuses the credentials, the caller ends: its requests get that error and its WebSockets
-are closed.
+renewed at once. When a node refuses the credentials, or they belong to another principal now, the caller ends: its
+requests get that error and its WebSockets are closed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class AuthenticatedCaller:
     Attributes:
         users: how many requests and WebSockets use this caller.
         share: the memory that the caller's requests have reserved.
-        ended: set when the credentials are refused; `over` is the reason.
+        ended: set when the credentials are refused, or belong to another principal now.
+        over: why the caller has ended; None before that.
     """
 
     def __init__(

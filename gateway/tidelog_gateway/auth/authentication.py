@@ -21,8 +21,8 @@ from tidelog_gateway.auth.url_encoding import check_url_encoding
 from tidelog_gateway.settings import GatewaySettings
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/ui"})
-"""Paths that need no credentials: for operators, and the description of the API. They reveal no topic, group or
-caller."""
+"""Paths that need no credentials: for operators, and the description of the API. Their answers reveal no topic,
+group or caller."""
 OPEN_BELOW: Final = ("/docs/assets/", "/ui/")
 """Path prefixes of static files, which need no credentials."""
 

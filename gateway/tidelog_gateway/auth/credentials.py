@@ -23,7 +23,7 @@ from tidelog_proto.text.base64_text import from_base64
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'
-"""Value of `WWW-Authenticate`. It does not offer Basic, because browsers would ask for a password and send it with
+"""Value of `WWW-Authenticate`. Basic is not offered, because browsers would ask for a password and send it with
 every request, also those of foreign pages."""
 
 USER_CHARS_MAX: Final = 2_048

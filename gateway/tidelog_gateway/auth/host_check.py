@@ -47,7 +47,7 @@ class HostCheck:
         """Refuse a request whose `Host` is not one of this gateway's names.
 
         Raises:
-            Problem: 421.
+            Problem: 421, the `Host` is not a name of this gateway.
         """
         if self._any or path in UNCHECKED_PATHS:
             return

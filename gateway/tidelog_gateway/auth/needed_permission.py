@@ -14,14 +14,14 @@ from tidelog.security.access_rules import Operation, Resource
 async def requiring(
     client: Client, operation: Operation, name: str, resource: Resource = "topic"
 ) -> AsyncIterator[None]:
-    """Replace a refusal of the block by the refusal of `operation`, if the caller lacks the permission for `operation`.
+    """Report a missing permission for `operation` instead of a refusal inside the block.
 
-    The block looks something up on the way to the operation, so its own refusal names a permission for that lookup
+    The block looks something up on the way to the operation, so its refusal names the permission for that lookup
     instead of the permission that the caller needs.
 
     Raises:
-        ForbiddenError: the caller may not perform the operation, or it may and the block was refused something else.
-        TidelogError: as the block.
+        ForbiddenError: the caller lacks the permission for `operation`; if the caller has it, the block's own refusal.
+        TidelogError: the block or the permission check failed.
     """
     try:
         yield

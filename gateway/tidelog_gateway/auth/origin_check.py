@@ -1,4 +1,4 @@
-"""Check of `Origin`: the web pages that may change something through the gateway, or open a WebSocket to it.
+"""Check of the header `Origin`: which web pages may send changing requests to the gateway or open WebSockets.
 
 A browser lets any page send requests to any host, also within its user's private network, and names the page in
 `Origin`. Credentials are never cookies, so a foreign page cannot act as another caller; but a gateway without
@@ -22,7 +22,7 @@ _SHOWN_CHARS: Final = 200
 
 
 def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
-    """Refuse a request from a page of another host.
+    """Refuse a request from a page of another host, unless `allowed` lists the origin.
 
     Raises:
         Problem: 403.
@@ -40,7 +40,7 @@ def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
 
 
 def origin_allowed(origin: str, *, host: str, allowed: Sequence[str]) -> bool:
-    """Return whether a page of `origin` may connect: a page of this host, or one that the settings list."""
+    """Return whether a page of `origin` may connect: one of `host`, or of an origin in `allowed` (`*` allows all)."""
     if ANY_ORIGIN in allowed or origin in allowed:
         return True
     try:

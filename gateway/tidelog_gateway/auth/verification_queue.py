@@ -1,8 +1,8 @@
 """The queues of callers that wait for verification: one for each kind of credentials, so that none delays the others.
 
-Verifying a token may take as long as its issuer takes, which an unauthenticated client can provoke with unknown key
-ids; verifying a password takes CPU time. API keys wait for neither. Renewals of verified callers have their own slots
-and do not wait for new callers. New callers take turns by client address.
+Verification of a token may have to wait for the token's issuer, which an unauthenticated client can provoke with
+unknown key ids; verification of a password takes CPU time. API keys wait for neither. Renewals of verified callers have
+their own slots and do not wait for new callers. New callers take turns by client address.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class VerificationQueue:
         """Hold one of the slots for new callers during the block; wait for it, in turn with other client addresses.
 
         Raises:
-            FullError: too many callers of the address wait.
+            FullError: too many verifications for the address wait.
         """
         await self._new.take(address)
         try:
@@ -79,7 +79,7 @@ class VerificationQueue:
         A known caller waits for one of the slots of known callers first; a new caller already holds a slot (`turn`).
 
         Raises:
-            Problem: 503, no node answered in time.
+            Problem: 503, no node answered in time; also the errors of `ask`.
         """
         async with self._known if is_known else contextlib.nullcontext():
             try:

@@ -1,8 +1,8 @@
 """Parser of a request body with records as an Arrow IPC stream; it creates no Python object per record.
 
-Each message is checked before Arrow decodes it: the schema may have only the columns of records, in types that cannot
-expand, and the rows and decompressed bytes that record batches announce are limited. Decoded columns are validated in
-full (offsets, UTF-8) before they are used.
+The schema may have only the columns of records, in types that cannot expand. The rows and decompressed bytes that a
+record batch announces are checked against limits before Arrow decodes the batch. Decoded columns are validated in full
+(offsets, UTF-8) before they are used.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
 MESSAGES_MAX: Final = 1_000
-"""Limit of record batches in one body, because each batch has a fixed cost."""
+"""Maximum number of record batches in one body, because each batch has a fixed cost."""
 METADATA_BYTES_MAX: Final = 64 * KIB
-"""Limit of a message's metadata: names and types of a schema, and the metadata that programs like pandas add."""
+"""Maximum size of a message's metadata: names and types of a schema, and what programs like pandas add."""
 _CANONICAL: Final[dict[str, Any]] = {
     "value": pa.binary(),
     "key": pa.binary(),
@@ -37,7 +37,7 @@ _CANONICAL: Final[dict[str, Any]] = {
 }
 _COLUMNS: Final = tuple(_CANONICAL)
 _WORK_US_MAX: Final = 2_000.0
-"""Estimated work between two yields to the event loop: about 1 MB of uncompressed columns."""
+"""Maximum estimated work in µs between two yields to the event loop: about 2 MB of uncompressed columns."""
 _BATCH_US: Final = 50.0
 _READ_BYTES_PER_US: Final = 1_000.0
 _DECOMPRESSED_BYTES_PER_US: Final = 300.0
@@ -46,11 +46,11 @@ _MESSAGE_PREFIX: Final = struct.Struct("<Ii")
 _CONTINUATION: Final = 0xFFFFFFFF
 
 Hold = Callable[[int], None]
-"""Reserves bytes for a decoded body; raises `Problem` if the budget is exhausted."""
+"""Reserves this many bytes in all for decoded columns; raises `Problem` if the budget is exhausted."""
 
 
 class ArrowRecords(NamedTuple):
-    """The record batches of a stream with canonical columns, in the order of the stream; empty batches are left out."""
+    """The record batches of a stream without the empty ones, converted to the canonical column types."""
 
     batches: list[pa.RecordBatch]
     row_count: int
@@ -62,8 +62,8 @@ async def arrow_records(
     """Read an Arrow stream of at most `records_max` rows.
 
     Raises:
-        Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream or
-            its columns are not those of records; also those that `hold` and `pace` raise.
+        Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream,
+            has no rows or too many, or its columns are not those of records; also those that `hold` and `pace` raise.
     """
     plain = plain_batch(body)
     if plain is not None:
@@ -130,7 +130,7 @@ def hold_room(scope: Scope, body_bytes: int, size_bytes: int) -> None:
     """Reserve memory of the request budget for decoded bytes, in addition to the request's body.
 
     Raises:
-        Problem: 429.
+        Problem: 429, the budget or the caller's share of it has no room.
     """
     arrival: BodyReservation = scope["state"]["arrival"]
     if not arrival.hold(body_bytes + size_bytes):
@@ -171,7 +171,7 @@ class _Messages:
 
 
 class _KnownSchema(NamedTuple):
-    """A valid schema.
+    """A schema whose columns are those of records.
 
     Attributes:
         casts: whether a column has another type than the canonical one.

@@ -4,6 +4,7 @@ The description of a record batch is a flatbuffer; parsing one from an untrusted
 encodes all uncompressed batches of one schema in the same way, apart from a few numbers at fixed positions. A sample
 batch, encoded with the schema, shows these positions: a description whose other bytes are equal to those of the sample
 has its numbers at the same positions.
+
 Descriptions of other writers are parsed by `ipc_message.describe`.
 """
 
@@ -29,7 +30,7 @@ class PlainBatch(NamedTuple):
     """The only record batch of a stream, not yet decoded.
 
     Attributes:
-        message: position of the batch in the stream, from its length prefix to the end of its body.
+        message: position of the batch in the stream, from its continuation marker to the end of its body.
         rows: number of rows that the batch announces.
         size_bytes: total size of the batch's buffers.
     """
@@ -81,7 +82,7 @@ class BatchLayout:
     def only_batch(self, body: Body, at: int) -> PlainBatch | None:
         """Return the batch at a position of a stream if it has this layout and the stream ends after it.
 
-        Return None for any other stream, also for an invalid one, which the general parser then refuses.
+        Return None for any other stream, which the general parser then reads or refuses.
         """
         if len(body) < at + self._parts.size:
             return None

@@ -143,9 +143,11 @@ def _header_text(name: str, value: str) -> str:
 async def _events(
     body: bytes, start: int, *, records_max: int, prefix: tuple[str, ...] | None, pace: Callable[[], Awaitable[None]]
 ) -> Records:
-    """Read the events of the list that begins at `start`.
+    """Read the events of a list.
 
-    `prefix` is the JSON pointer of an event in errors; None: the pointer of each event is its number in the list.
+    Args:
+        start: position in the body after the opening bracket of the list.
+        prefix: path of the only event, for the pointers of errors; None: the path of each event is its number.
     """
     events: list[_Event] = []
 
@@ -183,7 +185,7 @@ def _why(text: bytes, error: Exception) -> str:
 
 
 def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:
-    """Return the JSON pointer in the whole list to a path in a part of the list that begins with event `first`."""
+    """Return the JSON pointer for a path within a part of the list whose first event has the number `first`."""
     number, *inside = path
     assert isinstance(number, int)
     return pointer((*place_of(first + number), *inside))
@@ -223,7 +225,7 @@ def _structured(members: Mapping[str, msgspec.Raw], where: tuple[str, ...]) -> _
 
 
 def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple[bytes, str]:
-    """Return the bytes of the data and the member that has them; both are empty without data.
+    """Return an event's data and the name of the member that contains it; both are empty if the event has no data.
 
     Raises:
         ValueError: the data is not valid.
@@ -289,7 +291,7 @@ def _is_time(text: str) -> bool:
         return False
     year, month, day = map(int, match.groups())
     try:
-        # RFC 3339 has a year 0 and Python does not. The calendar repeats every 400 years.
+        # RFC 3339 has a year 0 and Python does not. The calendar repeats every 400 years, so another year is checked.
         date(2000 + year % 400, month, day)
     except ValueError:
         return False

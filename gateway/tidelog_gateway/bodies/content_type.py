@@ -38,7 +38,7 @@ CLOUDEVENTS: Final = "application/cloudevents-batch+json"
 TAKEN: Final = (JSON, RAW, JSON_LINES, CSV, ARROW, PROTOBUF, PROTOBUF_REGISTERED, CLOUDEVENT, CLOUDEVENTS)
 """Accepted media types, in the order in which a 415 lists them."""
 BINARY_CLOUDEVENT: Final = "a CloudEvent in binary mode"
-"""The format of a body of any media type with a header `ce-specversion`."""
+"""The format of a request with the header `ce-specversion`, whatever its media type is."""
 
 _TEXT: Final = frozenset({JSON, JSON_LINES, CSV, CLOUDEVENT, CLOUDEVENTS})
 
@@ -108,7 +108,7 @@ def format_of(scope: Scope) -> str:
     Media types in their usual spelling are found without the framework's headers, which decode every field.
 
     Raises:
-        Problem: 415, the media type is unknown, the body is compressed, or its text is not UTF-8; 422, a header that
+        Problem: 415, the media type is unknown, the body is compressed, or its charset is not UTF-8; 422, a header that
             determines the format is repeated.
     """
     deciding = [field for field in scope["headers"] if field[0] in _DECIDING_FIELDS]

@@ -1,6 +1,6 @@
 """Records as CSV: a header row that names the columns, and a row for each record.
 
-pyarrow parses the rows into columns, as many at a time as take a few milliseconds. An unquoted empty field is a missing
+pyarrow parses the rows into columns, in parts that take a few milliseconds. An unquoted empty field is a missing
 value, a quoted one is empty text. CSV has no other way to express the difference and many writers ignore it, so a
 missing value is an error unless the request defines its meaning (`empty_value`).
 """
@@ -44,7 +44,7 @@ async def csv_records(
     """Read a CSV body of at most `records_max` rows besides its header row.
 
     Raises:
-        Problem: 422, which names the row; also those that `pace` raises.
+        Problem: 422, which names the row if a single row is invalid; also those that `pace` raises.
     """
     ends = await row_ends(body, rows_max=records_max, pace=pace)
     if len(ends) < 2:
@@ -114,14 +114,23 @@ class _Lists:
         self._header_count = 0
 
     def records(self) -> Records:
-        """Return the records; columns that no row uses are left out."""
+        """Return the records; their partitions are None if no row has a partition."""
         records = self._records
         if records.partitions is not None and not any(number is not None for number in records.partitions):
             records.partitions = None
         return records
 
     def add(self, rows: bytes, first: int, count: int) -> None:
-        """Add consecutive rows, of which the first has the number `first`."""
+        """Parse and add consecutive rows.
+
+        Args:
+            rows: text of the rows.
+            first: number of the first row; the header row is 1.
+            count: number of rows that `row_ends` has found in the text.
+
+        Raises:
+            Problem: 422.
+        """
         table = _parsed(rows, len(self._names), first)
         if table.num_rows != count:
             # Pyarrow and `row_ends` must find the same rows; otherwise values would get into wrong records.

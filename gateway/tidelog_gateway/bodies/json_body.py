@@ -2,7 +2,8 @@
 
 A body of records is first scanned for its structure (`json_structure`): the number of records, and of values in each. A
 body that exceeds a limit is refused before any object is made of it. Then its records are parsed in parts that take a
-few milliseconds, between which other requests run, until `ERRORS_SHOWN_MAX` faults are found. A small body is one part.
+few milliseconds, between which other requests run, until `ERRORS_SHOWN_MAX` faults are found. A body of at most
+`AT_ONCE_BYTES` is parsed at once, without a scan.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class LineBuffer:
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[list[Line]]:
-        """Yield the lines that end in `data`, several at a time."""
+        """Yield the lines that end in `data` in several lists, without blank lines; a list may be empty."""
         last = data.rfind(b"\n")
         if last < 0:
             self._keep(data)
@@ -58,7 +58,7 @@ class LineBuffer:
         self._keep(data[last + 1 :])
 
     def end(self) -> list[Line]:
-        """Return the last line, which may lack its line end; an empty list if it is blank."""
+        """Return the text after the last line end as a line; an empty list if it is blank."""
         text = b"".join(self._parts).strip()
         self._parts.clear()
         self.held_bytes = 0

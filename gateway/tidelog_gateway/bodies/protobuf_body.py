@@ -41,7 +41,7 @@ async def protobuf_records(
     """Read a protobuf body of at most `records_max` records.
 
     Raises:
-        Problem: 422, with the number of the record; also those that `pace` raises.
+        Problem: 422, with the number of the record if a single record is invalid; also those that `pace` raises.
     """
     at = 0
     lists = _Lists(now_us)

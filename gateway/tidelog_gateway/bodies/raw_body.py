@@ -21,7 +21,7 @@ def raw_record(
     timestamp_ms: int | None,
     headers: Sequence[str],
 ) -> Records:
-    """Return the record.
+    """Return the only record of a request.
 
     Args:
         body: the record's value; an empty body is an empty value.

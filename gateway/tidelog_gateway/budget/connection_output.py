@@ -38,7 +38,7 @@ def no_room() -> Problem:
 
 
 class PushSource(Protocol):
-    """What `ConnectionOutput` requires of an object that writes to `direct`, such as `feed.fan_out.FanOut`.
+    """An object that writes to `ConnectionOutput.direct`, such as `feed.fan_out.FanOut`.
 
     Attributes:
         pushed_at: the event loop's time of the object's last write.
@@ -61,8 +61,8 @@ class ConnectionOutput:
             connection only from time to time).
         sources: objects that write to `direct` and have not settled yet; usually one.
         settled_at: the loop's time of the last settled write to `direct`.
-        on_slow: called once when the client has read nothing for `slow_timeout_s`. It may announce the end to the
-            client; the connection is closed after twice that time in any case.
+        on_slow: called once per stall, when the client has read nothing for `slow_timeout_s`; by default `cut`. Another
+            function may first tell the client; after twice that time the connection is closed.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class ConnectionOutput:
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead, if the connection's share has enough free bytes; return whether it has."""
+        """Count records that are read ahead if connection and budget have room for them; return whether they have."""
         if self._is_full_ahead(size_bytes) or not self._outgoing.take_prefetch(size_bytes):
             return False
         self.held_bytes += size_bytes
@@ -205,9 +205,11 @@ class ConnectionOutput:
 
     @contextlib.contextmanager
     def idle(self, holder: object, let_go: Callable[[], int]) -> Iterator[None]:
-        """Allow load shedding to call `let_go` during the block; see `ResponseBudget.idle`.
+        """Allow load shedding to drop records read ahead during the block; see `ResponseBudget.idle`.
 
-        `let_go` drops records that `holder` has read ahead, and returns their number of bytes.
+        Args:
+            holder: the subscription that has read ahead.
+            let_go: drops the records of `holder`, and returns their number of bytes.
         """
         self._outgoing.idle[holder] = let_go
         try:
@@ -221,7 +223,7 @@ class ConnectionOutput:
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:
-        """Return whether `size_bytes` more exceed the half of the share that records read ahead may use."""
+        """Return whether `size_bytes` more exceed half of the share; the first records read ahead always fit."""
         limit_bytes = self._outgoing.connection_limit_bytes // 2
         return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
 
@@ -236,7 +238,7 @@ class ConnectionOutput:
     # ---------------------------------------------------------------------------------------- the transport
 
     def sent(self, size_bytes: int) -> None:
-        """Note that counted `size_bytes` were written to the transport; they count until all of them have been sent."""
+        """Note that counted `size_bytes` were written to the transport; they count until all are sent."""
         self._writes_bytes.append(size_bytes)
         self._sent_bytes += size_bytes
         self.look()
@@ -244,8 +246,8 @@ class ConnectionOutput:
     def push(self, data: bytes) -> bool:
         """Write a message that is shared with other connections, if the connection's buffer and budget allow it now.
 
-        Bytes that the kernel takes at once, usually all of them, are not counted. The other bytes are counted for each
-        connection, although all connections share one copy of them.
+        A message that the kernel takes at once, as it usually does, is not counted. Any other message is counted for
+        each connection, although all connections share one copy of it.
 
         Returns:
             Whether the message was written.

@@ -1,9 +1,9 @@
 """Limits of connections, in total and by address, and the choice of the connection that a new one replaces.
 
 An idle connection waits for its client: for a head, for the rest of a body, or for the next request on a kept-alive
-connection. When a limit is reached, a new connection replaces an idle one: the one that has waited longest among those
-of the address with the most idle connections. Connections that are being answered and WebSockets keep their slots. An
-IPv6 /64 counts as one address.
+connection. When the limit of its address is reached, a new connection replaces the longest idle connection of the
+address. When the total limit is reached, it replaces the longest idle connection of the address with the most idle
+ones. Connections that are being answered and WebSockets keep their slots. An IPv6 /64 counts as one address.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""Divisor of the slots that gives the number which one address may not have, if no limit is configured."""
+"""Without a configured limit, a single address cannot take the last 1/`ADDRESS_SHARE` of the slots."""
 
 
 class ConnectionSlot:

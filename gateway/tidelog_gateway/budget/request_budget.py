@@ -5,8 +5,9 @@ used up, slow connections are closed until half of the budget is free, the large
 slow if it has sent less than `PROGRESS_BYTES` in `STALL_TIMEOUT_S`, or would take longer than `WHOLE_WITHIN_S` at its
 rate. While the budget is not exhausted, slow connections are not closed.
 
-One authenticated caller may reserve as much as is free: half of the budget when it is alone, a third when there are
-two. So requests of a caller that wait for its quota cannot exhaust the budget for other callers.
+The concurrent requests of one authenticated caller may reserve as much as then remains free: half of the budget when
+the caller is alone, a third when there are two; a single request has no such limit. So requests of a caller that wait
+for its quota cannot exhaust the budget for other callers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RequestBudget(ByteBudget):
         self.senders = SlowSenders(self)
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`; return False, with nothing reserved, if the budget does not allow it."""
+        """Reserve `size_bytes`, closing slow connections if needed; return False if they still do not fit."""
         assert size_bytes >= 0
         if self.used_bytes + size_bytes > self.bytes_max:
             self.senders.make_room(time.monotonic())
@@ -72,7 +73,7 @@ class BodyReservation:
 
     Args:
         give_way: called when load shedding has returned the reservation; closes the connection.
-        share: the caller's share; None without authentication.
+        share: the bytes that the caller has reserved for all its bodies; None without authentication.
     """
 
     __slots__ = (
@@ -107,7 +108,8 @@ class BodyReservation:
     def hold(self, size_bytes: int) -> bool:
         """Set the reservation to `size_bytes`.
 
-        Return False if the budget does not allow it, or if load shedding has closed this connection.
+        Return False if the budget or the caller's share does not allow it, which leaves the reservation unchanged, or
+        if load shedding has closed this connection.
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
@@ -127,7 +129,7 @@ class BodyReservation:
         return True
 
     def hold_whole(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes` for a complete body without a reservation; False if the budget does not allow it."""
+        """Reserve `size_bytes` for a complete body; False if the budget or the caller's share does not allow it."""
         if (self._is_shared and self._has_too_much(size_bytes)) or not self._budget.take(size_bytes):
             return False
         self.held_bytes = size_bytes

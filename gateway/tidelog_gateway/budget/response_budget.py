@@ -1,7 +1,7 @@
 """The response budget: one limit of bytes for all answers, WebSocket messages and records read ahead for them.
 
 Output is counted before it is built and until the kernel has taken it, in every buffer between. When the budget is
-exhausted, a request waits for a bounded time and is then refused; a subscription waits without limit. Records read
+exhausted, a request waits for a bounded time and is then refused; a subscription waits without a timeout. Records read
 ahead get at most half, so that they never block the messages whose sending would free them.
 
 Load shedding frees memory: first, subscriptions drop records that they have read ahead and have no credit for, which
@@ -22,11 +22,11 @@ from tidelog_proto.limits import KIB
 SMALL_ANSWER_BYTES: Final = 16 * KIB
 """Answers up to this size may exceed the limit, so that publishing does not wait for slow readers."""
 SMALL_SHARE: Final = 16
-"""Divisor of the limit that gives the bytes by which small answers may exceed it."""
+"""Small answers may exceed the limit by the limit divided by this number."""
 
 
 class Receiver(Holder, Protocol):
-    """What `ResponseBudget` requires of a connection whose output waits to be read."""
+    """A connection with unsent output, which load shedding may close."""
 
     def idle_s(self) -> float:
         """Return for how long the client has read nothing; 0 when nothing waits for it."""

@@ -53,9 +53,10 @@ class ResponseReservation:
         return True
 
     def hold(self, size_bytes: int, *, is_forced: bool) -> bool:
-        """Reserve exactly `size_bytes` in all, closing slow clients if needed; return False if they still do not fit.
+        """Reserve exactly `size_bytes` in all, shedding load if needed; return False if they still do not fit.
 
-        With `is_forced` the bytes are counted nevertheless.
+        Args:
+            is_forced: count the bytes even if they do not fit.
         """
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0 and not self._outlet.take_or_shed(missing_bytes, self.reserved_bytes):

@@ -49,7 +49,7 @@ OpenClient = Callable[[AuthenticatedCaller], Client]
 VERIFICATION_TIMEOUT_S: Final = 10.0
 """Longest wait of an unverified caller before 503."""
 FAILURE_DELAY_S: Final = 1.0
-"""Delay of answers to repeated failed credentials and to addresses over their limit of failures."""
+"""Mean delay of answers to repeated failed credentials and to addresses over their limit of failures."""
 DELAYED_MAX: Final = 1024
 """Maximum number of answers that are delayed at a time; further ones are sent at once."""
 FAILURE_CACHE_S: Final = 2.0
@@ -58,7 +58,7 @@ FAILURE_CACHE_MAX: Final = 4096
 REVISION_POLL_S: Final = 1.0
 REVISION_TIMEOUT_S: Final = 5.0
 RENEWED_PER_S: Final = 500
-"""Rate at which callers are verified again when identities or rules keep changing."""
+"""Maximum rate, of all workers together, at which callers are verified again while identities or rules change."""
 CLOSE_S: Final = 10.0
 """Time limit for delivering the pending records of a dropped caller."""
 SEARCH_MAX: Final = 64
@@ -127,7 +127,8 @@ class CallerCache:
         """Yield the gateway with the client of the caller that has these credentials.
 
         Raises:
-            Problem: 401, the credentials are refused; 429, too many failures; 503, no node can verify them now.
+            Problem: 401, the credentials are refused; 429, too many failures or waiting callers; 503, no node can
+                verify the credentials now, or the cache has dropped the caller before its request began.
         """
         cached = await self._caller(credentials, address)
         cached.caller.users += 1
@@ -230,7 +231,8 @@ class CallerCache:
 
     async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
-        # Without a limit of failures, for a gateway behind a proxy, all callers have the proxy's address.
+        # Without a limit of failures the gateway may be behind a proxy, whose address all callers have.
+        # Credentials then take turns instead of addresses.
         key = counted_address(address) if self._own.settings.wrong_credentials_max else digest
         try:
             async with self.queues[credentials_kind(credentials)].turn(key):
@@ -344,7 +346,7 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
 
 
 class _LastLog:
-    """Time of the last log line about a refused gateway: callers determine how often the gateway is refused."""
+    """Time of the last log line about a refused gateway; limits the rate of these lines, which callers can cause."""
 
     at_s = -math.inf
 

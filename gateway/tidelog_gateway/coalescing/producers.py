@@ -178,7 +178,7 @@ class Producers:
 
     Args:
         producer_limit: limit of producers, of all callers together.
-        delivery_timeout_s: time after which a record fails that was not stored.
+        delivery_timeout_s: time after which a record that is not stored yet fails.
     """
 
     def __init__(self, client: Client, *, producer_limit: ProducerLimit, delivery_timeout_s: float) -> None:
@@ -204,7 +204,7 @@ class Producers:
             await self._producer_limit.trim()
 
     async def store_at_once(self, topic: str, put: Callable[[BulkAppender], Accepted[T] | None]) -> T | None:
-        """Accept records at once by `put` if no request waits in the topic's queue, and return their outcomes.
+        """Accept records at once by `put` if no request waits in the topic's queue; return their outcomes when known.
 
         Return None, without accepting them, if they cannot be accepted at once.
 
@@ -253,7 +253,7 @@ class Producers:
                 await _close(entry.topic, entry.producer)
 
     async def forget(self, topic: str, producer: Producer | None = None) -> None:
-        """Retire the producer of a topic, which was deleted or whose producer was used least recently.
+        """Retire the producer of a topic, because the topic was deleted or the producer was used least recently.
 
         Args:
             producer: retire it only if it is still the topic's producer; None: retire any producer of the topic.

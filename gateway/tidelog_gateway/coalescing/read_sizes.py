@@ -2,10 +2,9 @@
 
 A client limits a fetch by a number of records, but a node is asked for a number of bytes. Without an estimate a request
 asks for as many bytes as large records need, so surplus small records are transferred and discarded. The estimate of a
-partition
-comes from its last reads. It is raised when it is too low, and lowered gradually when it is at least twice too high;
-otherwise it is kept, so that requests for the same records ask for the same number of bytes and can share a read. A
-reader that receives too little reads again without an estimate.
+partition comes from its last reads. It is raised when it is too low, and lowered gradually when it is at least twice
+too high; otherwise it is kept, so that requests for the same records ask for the same number of bytes and can share a
+read. A reader that receives too little reads again without an estimate.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from tidelog_proto.batch.record_batch import RecordBatch
 PARTITIONS_MAX: Final = 256
 """Maximum number of partitions with an estimate; a new one evicts the partition whose estimate was created first."""
 DECREASE_SHARE: Final = 8
-"""Divisor of an estimate that gives its decrease by one read, so that single small reads leave it nearly unchanged."""
+"""One read lowers an estimate by at most the estimate divided by this number, so single small reads hardly matter."""
 
 
 class _Estimate(NamedTuple):
-    """Upper estimates, in bytes as stored: of a record with its share of the batch's header, and of a batch."""
+    """Upper estimates of the stored bytes of a record, with its share of the batch's header, and of a batch."""
 
     record_bytes: int
     batch_bytes: int
@@ -39,7 +38,7 @@ class ReadSizes:
         return len(self._estimates)
 
     def likely(self, topic: str, partition: int, records: int, bytes_max: int) -> int:
-        """Return how many bytes probably hold the next `records`; `bytes_max` at most, and without an estimate.
+        """Return how many bytes probably hold the next `records`, at most `bytes_max`; without an estimate `bytes_max`.
 
         The first record may be anywhere in its batch, so the size of one batch is added.
         """
@@ -67,7 +66,7 @@ class ReadSizes:
 
 
 def _adjusted(known: int, found: int) -> int:
-    """Return `found` if `known` is lower; an eighth less than `known` if that is at least twice as high."""
+    """Return `found` if `known` is lower, `known` less an eighth if it is at least twice as high, else `known`."""
     if found <= known < 2 * found:
         return known
     return max(found, known - known // DECREASE_SHARE)

@@ -54,7 +54,7 @@ _RETRY_AFTER: Final = {
     "Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer", "minimum": 1}}
 }
 PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {"default": {"description": "A problem."}}
-"""Replaces the framework's own description of a 422; `_add_problems` replaces it again."""
+"""Prevents the framework's own description of a 422; `_add_problems` replaces this entry by the actual problems."""
 
 
 def install_schema(app: FastAPI, settings: GatewaySettings) -> None:
@@ -97,7 +97,7 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
 
 
 def _add_problems(path: str, method: str, operation: dict[str, Any], *, has_auth: bool) -> None:
-    """Add a description of each problem status of an operation."""
+    """Add a description of each problem status of an operation, and the schema of events to a stream."""
     responses = operation["responses"]
     responses.pop("default", None)
     for described in responses.values():

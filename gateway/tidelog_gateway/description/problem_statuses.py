@@ -19,7 +19,7 @@ _CHANGING: Final = frozenset({"post", "put", "patch", "delete"})
 
 
 def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body: bool, has_auth: bool) -> list[int]:
-    """Return the statuses in ascending order.
+    """Return the problem statuses of an operation in ascending order.
 
     Args:
         path: the template of the operation's path.

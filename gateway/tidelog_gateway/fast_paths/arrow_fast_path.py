@@ -19,8 +19,8 @@ from tidelog_gateway.publishing.admission import check_may_publish, topic_publis
 from tidelog_gateway.publishing.column_publish import publish_columns
 
 _NOTED: Final = "topic of columns"
-"""Key, in the notes that a connection keeps about a head (`head_notes`), of the topic of a head that this fast path
-accepts; a request that repeats the head is not checked again."""
+"""Key of `head_notes`, which a connection keeps for a head that may be repeated: the topic, if this fast path accepts
+the head. A request that repeats the head is not checked again."""
 _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 

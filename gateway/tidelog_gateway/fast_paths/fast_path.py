@@ -47,7 +47,7 @@ FastPath = Callable[[Scope, Body], AcceptedRequest | None]
 
 
 def accepts_json(fields: dict[bytes, bytes]) -> bool:
-    """Return whether the client accepts JSON; requests with repeated headers are left to the framework's route."""
+    """Return whether the client accepts JSON, given its header fields, of which none is repeated."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or takes(accept.decode("latin-1"))
 
@@ -67,7 +67,7 @@ def is_plain_json(scope: Scope) -> bool:
 
 
 def is_plain(scope: Scope, media_types: Container[bytes | None]) -> bool:
-    """Return whether a request has a body of this type, accepts JSON, and has no header that changes its meaning."""
+    """Return whether a request has a body of such a type, accepts JSON, and has only plain, unrepeated headers."""
     fields: dict[bytes, bytes] = dict(scope["headers"])
     return (
         len(fields) == len(scope["headers"])

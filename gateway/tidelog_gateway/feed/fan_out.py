@@ -28,7 +28,7 @@ class EntryTokens:
     """The resume token after the newest entry of a feed.
 
     Attributes:
-        usual: the token to put into a batch message; None if this message has none because the token is long.
+        usual: the token to put into the newest batch message; None if it is too long to be sent with each message.
     """
 
     def __init__(self, tokens: ResumeTokens) -> None:

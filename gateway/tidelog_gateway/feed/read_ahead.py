@@ -23,7 +23,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import MIB
 
 AHEAD_BYTES: Final = 1 * MIB
-"""Limit of the bytes that a node may send ahead; it may exceed the limit by one batch."""
+"""Maximum number of bytes that a node may send ahead; the last batch may exceed it."""
 
 
 class Window(NamedTuple):
@@ -61,7 +61,7 @@ class ReadAhead:
         return Window(max(1, credit.records), max(1, min(AHEAD_BYTES, credit.bytes)))
 
     async def begin(self) -> None:
-        """Reserve memory for the batch that was dropped, if any."""
+        """Wait for memory for the batches that were dropped, if any, and reserve it; called before reading begins."""
         self.refused = False
         if self._wanted_bytes:
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0

@@ -63,7 +63,7 @@ class RingEntry(NamedTuple):
 
 
 class Credit(Protocol):
-    """What `Ring` requires of the credit of a subscription.
+    """The credit of a subscription, as `Ring` uses it.
 
     Attributes:
         credit_records: records that may still be sent.
@@ -77,7 +77,7 @@ class Credit(Protocol):
 
 
 class Watch(Protocol):
-    """What `Follower.watch` requires: observes the pushes to the follower, and may prevent them."""
+    """Observes the pushes to a follower (`Follower.watch`), and may prevent them."""
 
     def may_push(self) -> bool:
         """Return whether an entry may be pushed; if not, the follower falls behind."""
@@ -89,7 +89,7 @@ class Watch(Protocol):
 
 
 class EntryEncoder(Protocol):
-    """What `FanOut` requires of the encoder of entries for a connection. Equal encoders produce equal bytes.
+    """Encodes entries for a connection, called by `FanOut`. Equal encoders produce equal bytes.
 
     Attributes:
         surface: label of the sent records in metrics.
@@ -108,9 +108,7 @@ class EntryEncoder(Protocol):
 
 
 class Pusher(Protocol):
-    """What `Ring` requires of an object that pushes entries to followers that receive the same bytes.
-
-    It spends the credit of these followers, which are in step.
+    """Pushes entries to followers in step that receive the same bytes, and spends their credit.
 
     Attributes:
         sent_records: records of all entries so far.
@@ -144,7 +142,7 @@ class Pusher(Protocol):
         ...
 
     def push(self, entry: RingEntry, followers: Sequence[Follower], *, has_begun: bool = False) -> list[Follower]:
-        """Send the newest entry and spend its credit; return the followers to which it could not be sent."""
+        """Send the newest entry and spend the followers' credit; return the followers to which it could not be sent."""
         ...
 
 
@@ -301,9 +299,10 @@ class Ring:
         return bool(pending)
 
     def attach(self, follower: Follower) -> bool:
-        """Add a follower if the ring has all entries after its positions, and return whether it has.
+        """Add a follower if the ring can serve it, and return whether it can.
 
-        The follower is behind at first.
+        The ring must have all entries after the follower's positions, which may be ahead of the ring by at most
+        `AHEAD_RECORDS_MAX`. The follower is behind at first, unless the ring has no entries and equal positions.
         """
         if self.closed or not self._reaches(follower.positions):
             return False

@@ -215,7 +215,7 @@ class SharedFeed:
                 taken = self._whole_at_once(batch, taken)
                 if taken is None:
                     return False
-            # The properties of a batch cost a call; the start is used only in a partition that is new to the ring.
+            # The batch's property costs a call, so it is read only if needed: in a partition that is new to the ring.
             first_offset = header.base_offset if partition in ring.positions else batch.base_offset
             self._append(partition, first_offset, header.base_offset + header.last_offset_delta + 1, taken)
             if self._ahead.reserved_bytes:
@@ -307,7 +307,7 @@ class SharedFeed:
         position = self.ring.positions.get(partition, first_offset)
         state = self._state
         if state.token_chars <= self._short_token_chars and partition in self.ring.positions:
-            # What `batch_token` returns for a short token, which grows by a few characters at most.
+            # The token that `batch_token` returns if it is short, without the cost of the call.
             self._tokens.usual = token = self._resume_tokens.after(partition, next_offset)
             state.token_chars, state.since_token_bytes = len(token), 0
         else:

@@ -12,7 +12,7 @@ from tidelog.errors import TidelogError
 from tidelog_proto.errors import ProtocolError
 
 KEPT_S: Final = 60.0
-"""Age from which an answer is dropped, when a request for any topic is sent."""
+"""Age from which answers are dropped; checked whenever a request for any topic is sent."""
 
 
 class _Request(NamedTuple):

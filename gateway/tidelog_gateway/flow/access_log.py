@@ -1,9 +1,10 @@
 """The access log: a JSON object for each HTTP request and each WebSocket, written to standard output when it ends.
 
-It is the outermost middleware, so that requests refused by limits or authentication have a line, too. A failure before
-a request exists (an invalid HTTP head, a connection over the limit) has no line. The query and header fields other than
-`User-Agent` are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
-output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`; requests are not delayed.
+The middleware is the outermost one, so that requests refused by limits or authentication also have a line. A failure
+before a request exists (an invalid HTTP head, a connection over the limit) has no line. The query and header fields
+other than `User-Agent` are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of
+standard output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`; requests are not
+delayed.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class BodyLimits:
         self.budget = budget
 
     def arrival(self, gateway: Gateway | None) -> BodyReservation:
-        """Return the reservation of a body; `end` returns its bytes."""
+        """Return a new, empty reservation for a body; its user has to end it (`BodyReservation.end`)."""
         return BodyReservation(
             self.budget, _nothing, None if gateway is None or gateway.caller is None else gateway.caller.share
         )
@@ -50,15 +50,15 @@ class BodyLimits:
             raise _full()
 
     def cancelled_by_stop(self, *, unchanged: bool) -> Problem | None:
-        """Return the problem for a request that the stop of the process has cancelled; None if it is not stopping."""
+        """Return the problem for a request that the stop of the process has cancelled; None without a stop."""
         return not_finished(unchanged=unchanged) if self.budget.stopping else None
 
     async def body(self, scope: Scope, receive: Receive, arrival: BodyReservation) -> Body | None:
-        """Return the whole body; None when the client disconnected before it was complete.
+        """Return the whole body, empty if the request has none; None if the client disconnected before its end.
 
         Raises:
             Problem: 408, the body arrived too slowly; 413, it is too large; 422, its length is invalid; 429, the
-                request budget is exhausted.
+                request budget is exhausted; 503, the process stops.
         """
         headers = {name: value for name, value in scope["headers"] if name in _BODY_HEADERS}
         if b"transfer-encoding" not in headers and b"content-length" not in headers:

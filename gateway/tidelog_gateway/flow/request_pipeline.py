@@ -56,19 +56,21 @@ _JSON_FIELDS: Final = b"".join(
 """The header fields of an answer of a fast path, with a placeholder for the id."""
 
 SMALL_BYTES: Final = 4 * KIB
-"""An answer of up to this size is counted only if the kernel does not take it at once, which it usually does."""
+"""On a connection without unsent bytes, an answer of up to this size is counted only if the kernel does not take the
+answer at once."""
 
 _VARY: Final = (b"vary", b"Accept")
 _VARY_FIELD: Final = b"%b: %b\r\n" % _VARY
 
 
 class RequestState:
-    """The state of one request, which sends the answer within the response budget.
+    """The state of one request; sends its answer within the response budget.
 
     Attributes:
         request_id: see `request_ids`.
         route: the template of the path, when the route is known.
-        answered: whether a part of the answer was sent.
+        status: status of the answer; 500 until its head is sent.
+        answered: whether the answer has begun, even if its head is still held back.
     """
 
     __slots__ = (
@@ -157,8 +159,10 @@ class RequestState:
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
         """Reserve memory for a part of the answer; if it does not fit the budget, send a 503 instead, and return False.
 
-        With `is_owed` the part is counted beyond the budget, because the request has changed something, or the head of
-        the answer was sent.
+        Args:
+            size_bytes: size of the part.
+            is_owed: count the part even beyond the budget, because the request may have changed something, or the head
+                of the answer was sent.
         """
         if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
@@ -221,7 +225,7 @@ class RequestPipeline:
             return
         state = scope.setdefault("state", {})
         began_s = state.get("began_s") or time.monotonic()
-        # Other ASGI servers do not pass an output per connection.
+        # Only the gateway's own server passes the output of the connection.
         answer = ResponseReservation(
             state.get("outlet") or ConnectionOutput(self._outgoing, self._slow_timeout_s), receive
         )

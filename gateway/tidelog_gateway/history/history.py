@@ -145,7 +145,7 @@ class History:
     def total_points(self) -> tuple[list[float | None], list[int]]:
         """Return for each sample the records per second since the sample before, and the size, of all topics.
 
-        A topic with an unknown rate does not count.
+        A topic with an unknown rate is left out of the rate, but not of the size.
         """
         return [rate for rate, _ in self._totals], [size for _, size in self._totals]
 
@@ -188,8 +188,9 @@ class GatewayPoint(NamedTuple):
         requests_per_s: HTTP requests answered.
         published_per_s: records acknowledged.
         delivered_per_s: records handed to readers.
-        publish_p50_ms: the lowest histogram bound that covers 50 % of the HTTP publishes; None without publishes.
-        publish_p99_ms: the lowest histogram bound that covers 99 % of the HTTP publishes; None without publishes.
+        publish_p50_ms: the lowest finite histogram bound that covers 50 % of the HTTP publishes, or else the highest
+            one; None without publishes.
+        publish_p99_ms: the same for 99 %.
     """
 
     requests_per_s: float

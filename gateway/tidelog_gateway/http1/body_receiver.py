@@ -18,7 +18,7 @@ _NO_PLACE: Final = memoryview(b"")
 
 
 class DivertedConnection(Protocol):
-    """What `BodyReceiver` requires of the connection whose bodies it receives."""
+    """The connection whose bodies a `BodyReceiver` receives; takes all other bytes and events."""
 
     def data_received(self, data: bytes) -> None:
         """Take bytes that are not received into a body's buffer."""

@@ -33,7 +33,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _DefaultLines:
-    """The lines of the headers of every answer; the server replaces their list once a second, with the date."""
+    """Caches the encoded default headers of answers; the server replaces their list once a second, with the date."""
 
     def __init__(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
@@ -50,13 +50,13 @@ _default_lines: Final = _DefaultLines()
 
 
 class AnsweredConnection(Protocol):
-    """What `Exchange` requires of the connection on which the request arrived."""
+    """The connection on which the request of an `Exchange` arrived."""
 
     transport: asyncio.Transport
     flow: FlowControl
 
     def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers of every answer."""
+        """Return the headers that each answer has."""
         ...
 
     def resume_reading(self) -> None:
@@ -160,7 +160,7 @@ class Exchange:
     # ----------------------------------------------------------------------------------------- for the connection
 
     def body_came(self, part: bytes, *, is_last: bool) -> int:
-        """Take a part of the body and return how many bytes wait for the application."""
+        """Take a part of the body and return how many bytes wait for the application; 0 while `collect` runs."""
         if part:
             self._body.append(part)
         if is_last:
@@ -232,7 +232,9 @@ class Exchange:
     async def collect_into(
         self, place: memoryview, came: Callable[[int], None], *, is_repeatable: bool = False
     ) -> bool:
-        """Receive the whole body directly into a buffer of its length; return False if the client disconnects first.
+        """Receive the whole body directly into a buffer of its length.
+
+        Return False if the client disconnects, or the response is complete, before the body's end.
 
         Args:
             place: the buffer.
@@ -311,7 +313,7 @@ class Exchange:
                 transport.write(_CONTINUE)
 
     async def receive(self) -> Message:
-        """Return the received part of the body; after its end, wait for the disconnect.
+        """Return the received part of the body; after the body's end, wait for the disconnect.
 
         Raises:
             Problem: the rest of the body cannot be read.

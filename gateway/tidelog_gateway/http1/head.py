@@ -130,7 +130,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def fields_fault(raw: bytes) -> str | None:
-    """Return the fault of trailers, which `raw` has with the empty line after them; None if they are valid."""
+    """Return the fault of trailers, given with the empty line after them; None if they are valid."""
     return None if _FIELDS.fullmatch(raw) else _fault_of(b"\r\n" + raw)
 
 
@@ -186,7 +186,7 @@ def _shown(value: bytes) -> str:
 
 
 def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
-    """Set the attributes that the fields for the body and the connection determine.
+    """Set the attributes of a head that the fields in `framing` determine: those for the body and the connection.
 
     Raises:
         HeadError: the fields contradict each other.

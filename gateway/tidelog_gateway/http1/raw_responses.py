@@ -28,15 +28,15 @@ CONNECTION_LOG.addFilter(lambda record: record.msg not in _CLIENTS_DOING)
 
 
 def tls_log() -> RateLimitedLog:
-    """Return the log for connections that fail to agree on TLS, limited to one line a minute.
+    """Return the log of failed TLS handshakes, limited to one line a minute.
 
-    It helps the operator to find a misconfigured client or gateway, and clients cannot fill the disk with it.
+    The log helps the operator to find a misconfigured client or gateway, and clients cannot fill the disk with it.
     """
     return RateLimitedLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
 
 
 def response_bytes(problem: Problem) -> bytes:
-    """Return a complete HTTP response; close the connection after it."""
+    """Return a problem as a complete HTTP response, after which the caller has to close the connection."""
     request_id = secrets.token_hex(8)
     document = problem.document(request_id)
     body = orjson.dumps(document)

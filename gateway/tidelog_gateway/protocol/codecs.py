@@ -51,7 +51,7 @@ class MessageError(Exception):
 
 
 class Codec(Protocol):
-    """What `Connection`, `Delivery` and `WsProtocol` require of a WebSocket subprotocol.
+    """Encodes and decodes the messages of one WebSocket subprotocol, for `Connection`, `Delivery` and `WsProtocol`.
 
     Attributes:
         subprotocol: name in the handshake.

@@ -51,8 +51,7 @@ TIMESTAMP_CHARS_MAX: Final = 40
 """Maximum length of a time in ISO 8601."""
 
 MESSAGE_BYTES_MIN: Final = 16 * KIB
-"""Lower limit of `max_message_bytes`. Answers to requests, to which `max_message_bytes` does not apply, are always
-shorter."""
+"""Lower limit of `max_message_bytes`, which limits batch messages only: answers to requests may be longer."""
 
 Id = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]

@@ -57,7 +57,7 @@ def records_in_proto(records: Sequence[pb.PubRecord], now_us: int) -> Records:
 
 
 def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
-    """Return the next records as the field `records` of a `Batch`; see `BatchReader.take_json` for the limits."""
+    """Take the next records as the field `records` of a `Batch`; see `BatchReader.take_json` for the limits."""
     rows = reader.peek(records_max, bytes_max)
     batch = pb.Batch()
     _add_records(batch, rows.columns, rows.offsets, rows.timestamp_us)

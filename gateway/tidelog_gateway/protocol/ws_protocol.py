@@ -190,7 +190,7 @@ class WsProtocol:
         self._codec = codec
         self._always_token = always_token
         self.short_token_chars = min(SHORT_TOKEN_CHARS, settings.ws_batch_bytes_max // 2)
-        """Tokens of up to this length are in every message of a client without a limit of its own."""
+        """Tokens of up to this length are in every batch message of a subscription without `message_bytes_max`."""
         self.subscriptions: dict[int, Subscription] = {}
 
     def receive(self, payload: str | bytes, *, now_us: int) -> Action:
@@ -289,7 +289,13 @@ class WsProtocol:
         return Publish(request_id, pub.topic, records())
 
     def opened(self, sid: int, positions: Mapping[int, int], tokens: ResumeTokens | None = None) -> None:
-        """Set the start offsets of an opening subscription; `tokens` makes its resume tokens."""
+        """Set the start offsets of an opening subscription.
+
+        Args:
+            sid: id of the subscription.
+            positions: partition -> next offset.
+            tokens: makes the resume tokens of the subscription; None: it has none.
+        """
         subscription = self.subscriptions[sid]
         assert not subscription.positions, "a subscription is opened once"
         subscription.positions = dict(positions)

@@ -61,7 +61,7 @@ async def publish_columns(
         async with gateway.producers.use(topic) as place:
             outcomes = await _publish_once(place, columns, partition)
             if all(isinstance(outcome.error, UnknownTopicError) for outcome in outcomes):
-                # As in `publish_each`: the topic may have been recreated.
+                # As in `publish_each`: the topic may have been recreated, and nothing was written.
                 await place.again()
                 outcomes = await _publish_once(place, columns, partition)
     if len(outcomes) == 1 and outcomes[0].stored == records.row_count:

@@ -66,7 +66,7 @@ def refuse_key(media_type: str) -> Problem:
 async def publish_keyed(
     gateway: Gateway, topic: str, records: Records, *, key: bytes, request: Request, body: bytes
 ) -> list[Outcome]:
-    """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
+    """Publish the records of a request with an `Idempotency-Key`; a retry stores nothing twice.
 
     Raises:
         Problem: 422, the key belongs to another request; also those that `pace` raises.

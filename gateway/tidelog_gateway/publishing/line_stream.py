@@ -95,7 +95,7 @@ class LineStream(Response):
         """Answer until the body or the stream ends.
 
         Raises:
-            Problem: the stream ended before anything was answered.
+            Problem: the stream ended with an error before the outcome of any line was known.
         """
         del scope
         began = False
@@ -216,7 +216,11 @@ class LineStream(Response):
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
-        """Reserve memory for the received part of the body; wait while earlier lines are being stored."""
+        """Reserve memory for the received part of the body; wait while earlier lines are being stored.
+
+        Raises:
+            Problem: 429, the memory did not become free within `ROOM_WAIT_S`.
+        """
         size_bytes = self._group_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):
             return

@@ -2,9 +2,9 @@
 
 The status is 200 when every record is stored, 207 when some records are not, and the status of the error when all
 records fail with the same error. Requests share the caller's producer of the topic: their records join its open batch
-as lists, so that many requests gather in one native batch. Records that cannot join the open batch at once, such as
-while the buffer is full, are passed to the producer one by one if they are few (`LOOSE_RECORDS_MAX`) or if only some of
-them name a partition, which keeps their order, and else as columns.
+as lists, so that many requests gather in one native batch. Records that cannot join the open batch at once, for
+instance because the buffer is full, are passed to the producer as columns; but one by one if they are few
+(`LOOSE_RECORDS_MAX`), or if only some of them name a partition, because that keeps their order.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def publish_each(gateway: Gateway, topic: str, records: Records) -> list[O
     async with gateway.producers.use(topic) as place:
         outcomes = await _publish_once(place, records)
         if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
-            # Nothing was written. The topic may have been recreated since the producer was opened.
+            # The topic may have been recreated since the producer was opened. Nothing was written, so a retry is safe.
             await place.again()
             outcomes = await _publish_once(place, records)
     assert len(outcomes) == len(records), "every record has an outcome"
@@ -123,7 +123,7 @@ def judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http"
 
 
 async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tuple[bytes, int] | None:
-    """Publish records that share the open batch of the topic, and return the answer (a `PublishView`) and its status.
+    """Publish records in the open batch of the topic, and return the answer (a `PublishView`) and its status.
 
     Return None if `publish` has to be used: the records cannot join the batch at once, or the topic was deleted; in
     both cases nothing was stored.

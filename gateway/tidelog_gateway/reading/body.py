@@ -56,10 +56,13 @@ class RecordsBody:
         encoding: encoding of all values; None: chosen for each value.
         answer: counts held bytes in the budget.
         pace: waits for the turn of the next slice.
+        records_max: maximum number of records.
         bytes_max: limit of the payload; the first record may exceed it.
         written_max: approximate limit of the encoded bytes; the first record may exceed it.
 
     Attributes:
+        records: number of encoded records.
+        records_left, bytes_left: records and bytes of payload that the limits still allow.
         fault: the record that ended the body; None if no value was refused.
         pace: waits for the turn of the next slice.
     """

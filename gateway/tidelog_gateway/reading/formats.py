@@ -33,10 +33,14 @@ _CSV_OPTIONS: Final = csv.WriteOptions(include_header=False, quoting_style="need
 
 
 class RecordFormat(Protocol):
-    """What `RecordsBody` requires of an encoder of one body; `begin`, `rows` and `end` are called in this order.
+    """Encodes the records of one response body, called by `RecordsBody`.
+
+    `begin` is called once, then `rows` for each slice, possibly never, then `end` once.
 
     Attributes:
-        slice_bytes, slice_records: limits of one call of `rows`.
+        media_type: media type of the body.
+        slice_bytes, slice_records: maximum payload in bytes and maximum number of the records of one slice; a larger
+            record is a slice of its own.
     """
 
     media_type: str
@@ -48,7 +52,7 @@ class RecordFormat(Protocol):
         ...
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """Return encoded records; `columns` are those of `RECORDS_SCHEMA`, with at least one record."""
+        """Encode one slice; `columns` are those of `RECORDS_SCHEMA`, with at least one record."""
         ...
 
     def end(self, members: Mapping[str, Any]) -> bytes:

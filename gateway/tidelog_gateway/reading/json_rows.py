@@ -20,7 +20,7 @@ def json_rows(columns: pa.RecordBatch, encoding: ValueEncoding | None, *, number
 
     Args:
         columns: columns of `tidelog_proto.batch.record_schema.RECORDS_SCHEMA`.
-        encoding: encoding of all values, which each value must fit.
+        encoding: encoding of all values, which each value must fit; None: chosen for each value.
         numbered: whether a record has the member `partition`.
         one_line: whether records must not contain line breaks; JSON values with line breaks are then encoded as text.
     """
@@ -49,7 +49,7 @@ def milliseconds(columns: pa.RecordBatch) -> Any:
 
 
 def header_texts(lists: Any) -> Any:
-    """Return the headers of each record as a JSON array, null for a record without; None if no record has headers."""
+    """Return each record's headers as a JSON array, null for a record without headers; None if no record has any."""
     pairs = lists.flatten()
     if not len(pairs):
         return None

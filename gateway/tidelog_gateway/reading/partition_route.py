@@ -59,8 +59,7 @@ NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
 does not transfer megabytes. If it is too low, the answer has fewer records."""
 
 WAITING_BYTES: Final = 16 * KIB
-"""Bytes that a request that waits for records requests from the node; it reserves twice as many in the response
-budget."""
+"""Bytes that a waiting request asks the node for; the request reserves twice as many in the response budget."""
 
 LOOK_S: Final = 1.0
 """How long a request scans the log for matching records, before it answers or, with `wait_ms`, waits; also how long a
@@ -188,7 +187,7 @@ async def fetch_json(
     max_bytes: int | None,
     wait_ms: int,
 ) -> bytes:
-    """Fetch from (topic, partition, offset) and return a `FetchView` as JSON.
+    """Fetch records from `place` (topic, partition, offset), and return a `FetchView` as JSON.
 
     Raises:
         Problem: 410 or 422, the offset does not exist; 422, a limit is too large; 503, the answer does not fit the
@@ -217,7 +216,7 @@ def _is_short(fetched: Fetched, records_max: int) -> bool:
 
 
 def limits_of(gateway: Gateway, max_records: int | None, max_bytes: int | None) -> tuple[int, int]:
-    """Return the limits of an answer: records, and bytes of payload; None for the default of either."""
+    """Return the limits of an answer: records, and bytes of payload. An argument of None selects the default."""
     settings = gateway.settings
     return max_records or min(RECORDS_DEFAULT, settings.records_per_request_max), max_bytes or settings.fetch_bytes_max
 
@@ -230,7 +229,7 @@ def native_bytes(records_max: int, bytes_max: int) -> int:
 async def _json(
     gateway: Gateway, answer: ResponseReservation, read: ReadResult, records_max: int, bytes_max: int
 ) -> bytes:
-    """Return the records as JSON, built once it fits the response budget in addition to the fetched records.
+    """Return the records as JSON when they fit the response budget in addition to the fetched records.
 
     Raises:
         Problem: 503, the budget was exhausted for too long.
@@ -286,11 +285,15 @@ async def fetch_matching(
     size_bytes: int,
     wait_ms: int,
 ) -> ReadResult:
-    """Fetch from (topic, partition, offset).
+    """Fetch the records of a partition that match a filter.
 
     Matching records are searched for up to `LOOK_S`; with `wait_ms` one more request then waits up to that long at a
     node. The answer has the end of the searched range in any case. A wait ends when the process stops, the caller's
     credentials end, or the client disconnects.
+
+    Args:
+        place: topic, partition, and first offset.
+        size_bytes: maximum stored bytes to request from the node.
 
     Raises:
         Problem: 410 or 422, the offset does not exist; 503, the response budget was exhausted for too long; 401, the
@@ -336,7 +339,7 @@ async def _fetch(
 
 
 async def while_wanted(gateway: Gateway, answer: ResponseReservation, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of a long wait; None when the process stops before.
+    """Await `work`, a long wait, and return its result; None if the process stops first.
 
     Raises:
         Problem: 401, the credentials have ended; 499, the client has disconnected.

@@ -31,8 +31,8 @@ PLACE_HEADERS: Final = (*PARTITION_HEADERS, NEXT_CURSOR_HEADER, CAUGHT_UP_HEADER
 """Headers with the position of the next read, for formats whose body cannot contain it."""
 
 WRITTEN_SHARE: Final = 4
-"""Divisor of a connection's share of the response budget that gives the maximum size of a body: the body exists twice
-while its parts are joined, and the fetched batches are in memory as well."""
+"""A body may have at most a connection's share of the response budget divided by this number, because the body exists
+twice while its parts are joined, and the fetched batches are in memory as well."""
 
 ValueEncodingQuery = Annotated[
     ValueEncoding | None,

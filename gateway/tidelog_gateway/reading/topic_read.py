@@ -53,7 +53,7 @@ class TopicRead:
 
     @classmethod
     async def opened(cls, gateway: Gateway, topic: str, record_filter: RecordFilter, begin: Begin) -> TopicRead:
-        """Look up the bounds of all partitions.
+        """Look up the bounds of all partitions, and return a read that begins at the given position.
 
         Raises:
             Problem: 422, 410: see `cursor_in`; also for a position that is out of range.

@@ -37,7 +37,7 @@ class Texts(NamedTuple):
 async def first_fault(values: Any, encoding: ValueEncoding | None, pace: Pace) -> int | None:
     """Return the number of the first row whose value does not fit the encoding; None if all fit.
 
-    All fit base64, and the encoding None, which means that the encoding is chosen for each value.
+    Every value fits base64, and the encoding None, with which the encoding is chosen for each value.
     """
     if encoding not in FAULT_TEXTS:
         return None

@@ -1,8 +1,8 @@
 """Records in JSON requests: strict validation and decoding.
 
 Validation runs in pydantic's core over typed dictionaries (0.6 us a record; a model instance per record costs several
-times that) and reports each fault with a JSON pointer. Whether a value fits its encoding is checked while it is
-decoded. A body with a fault is not published at all.
+times that) and reports faults with JSON pointers. Whether a value fits its encoding is checked while it is decoded. A
+body with a fault is not published at all.
 
 A JSON value is stored as the bytes that the client sent: digits, escapes, order and repeats of members, white space.
 The validator's Python values do not have these, so a second pass, which skips over values without decoding them, finds
@@ -79,7 +79,7 @@ class RawRecord(msgspec.Struct, gc=False):
 
 
 RawRecords = Callable[[], Sequence[RawRecord]]
-"""Finds the raw values of a validated message; called only if it has a JSON value.
+"""Finds the raw values of a validated message; called only if the message has a JSON value.
 
 Raises:
     ValueError: a number is NaN or infinite, which the validator accepts.

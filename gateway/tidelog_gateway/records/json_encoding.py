@@ -94,7 +94,7 @@ class BatchReader:
         return self._offsets[self._at]
 
     def json_bytes_max(self, records_max: int, bytes_max: int) -> int:
-        """Return about the maximum length of the next rows as JSON, if each byte were escaped."""
+        """Return the approximate maximum length of the next records as JSON, with each byte escaped."""
         count = min(len(self), records_max)
         before = self._ends[self._at - 1].as_py() if self._at else 0
         left_bytes: int = self._ends[self._at + count - 1].as_py() - before
@@ -110,7 +110,7 @@ class BatchReader:
     def take(self, records_max: int, bytes_max: int) -> JsonRecords:
         """Return the next records as a JSON array.
 
-        At most `records_max` (>= 1) of them and at most `bytes_max` bytes of payload, but always one record.
+        The array has at most `records_max` (>= 1) records and `bytes_max` bytes of payload, but always one record.
         """
         count, payload_bytes = len(self), None if self._at else _text_bytes(self._columns)
         if payload_bytes is None or payload_bytes > bytes_max or count > records_max:
@@ -124,8 +124,8 @@ class BatchReader:
     def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> JsonRecords:
         """Return the next records as a JSON array.
 
-        At most `records_max` (>= 1) of them, with at most `bytes_max` bytes of payload, in an array of at most
-        `json_bytes_max` bytes; but always one record, which may exceed both limits.
+        The array has at most `records_max` (>= 1) records, `bytes_max` bytes of payload, and `json_bytes_max` bytes in
+        all; but always one record, which may exceed both limits of bytes.
         """
         sizes = self._payload_ends(records_max)
         count = max(1, bisect_right(sizes, bytes_max))

@@ -1,4 +1,4 @@
-"""JSON encoder for small plain batches that does not use pyarrow; `plain_columns.py` has the reason.
+"""JSON encoder for small plain batches that does not use pyarrow, for the reason that `plain_columns.py` gives.
 
 The result is equal to that of `whole_batch`, which encodes all other batches.
 """

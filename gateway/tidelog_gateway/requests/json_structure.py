@@ -31,7 +31,7 @@ class Marks:
     Attributes:
         places: positions in the text.
         kinds: `OPEN`, `CLOSE` or `COMMA`.
-        depths: open brackets after each mark, relative to the beginning of the text.
+        depths: open brackets after each mark, relative to the position at which the scan began.
         quotes: positions at which strings begin and end.
     """
 

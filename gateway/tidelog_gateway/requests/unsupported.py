@@ -1,4 +1,4 @@
-"""Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
+"""Refusal of headers and query parameters that the gateway would otherwise ignore.
 
 Health, metrics, the web page `/ui` and the documentation allow any header, because load balancers and browsers add
 their own.
@@ -51,7 +51,7 @@ async def refuse_unsupported(request: Request) -> None:
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Refuse unknown query parameters, and unusual forms of integers; a dependency of every route.
+    """Refuse unknown and repeated query parameters, and unusual forms of integers; a dependency of every route.
 
     Static files ignore their query.
 

@@ -37,7 +37,7 @@ from tidelog_proto.process.server_tuning import tune_server
 from tidelog_proto.process.stop_signals import stop_on_signals
 
 BODIES_SHARE: Final = 0.5
-"""Share of the time limit of a stop during which bodies may still arrive; the remaining time is for handling them."""
+"""Share of the graceful shutdown timeout during which bodies may still arrive; the rest is for handling them."""
 
 
 class GatewayServer(uvicorn.Server):
@@ -68,10 +68,11 @@ class GatewayServer(uvicorn.Server):
         self.on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the waits of requests for records, then stop as uvicorn does.
+        """End long polls for records, then shut down as uvicorn does.
 
-        Connections without progress are closed at once. Bodies that still arrive after `BODIES_SHARE` of the time are
-        refused, and their clients are asked to send them to another gateway.
+        Connections whose body or response has stalled are closed at once. After `BODIES_SHARE` of the graceful
+        shutdown timeout, request bodies that are still arriving are refused, and their clients are asked to send them
+        again.
         """
         self._app.state.gateway.stop()
         self.on_stopping()

@@ -1,11 +1,11 @@
 """An HTTP/1.1 connection under uvicorn's server, with a deadline for each head, limited connections, and problems.
 
 uvicorn's own protocols limit neither the time of a head nor the number of connections: a few thousand clients that send
-a byte a minute would occupy its descriptors forever. The deadline runs from the first byte of a head until the head is
-complete, and while the rest of a refused body is discarded. A connection over the limit replaces an idle one, see
-`connection_slots.py`.
+a byte a minute would occupy its descriptors forever. The deadline of the first head begins with the connection, that
+of a later head with its first byte. A deadline also runs while the rest of a refused body is discarded. A connection
+over the limit replaces an idle one, see `connection_slots.py`.
 
-One request is read at a time: bytes of later requests are not parsed until it is answered.
+One request is read at a time: bytes of later requests are not parsed until the current request is answered.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 
 FIRST_REQUEST_S: Final = 1.0
-"""How long a stop waits for the first request of a connection, and for the rest of a head."""
+"""How long a stop waits at most for the first request of a connection, and for the rest of a head."""
 NEXT_REQUEST_S: Final = 0.05
 """How long a stop waits for the next request of a connection that has had one: long enough to read what has arrived."""
 
@@ -117,7 +117,7 @@ class HttpConnection(asyncio.Protocol):
         """Number of missing bytes of a body with Content-Length."""
         self._chunks: ChunkedBody | None = None
         self._receiver: BodyReceiver | None = None
-        """The transport's protocol instead of this one, since a body was received directly into memory; None before."""
+        """The transport's protocol while bodies are received directly into memory; otherwise None."""
         self._was_diverted = False
         """Whether the body of the current request was received directly into memory."""
         self._raw_head = b""
@@ -246,7 +246,7 @@ class HttpConnection(asyncio.Protocol):
         return self._server_state.default_headers
 
     def resume_reading(self) -> None:
-        """Resume reading, unless the last received bytes begin the next request, which waits for this one."""
+        """Resume reading, unless the last received bytes begin the next request, which has to wait."""
         if not self._pending or self._body_is_coming():
             self.flow.resume_reading()
 
@@ -288,7 +288,7 @@ class HttpConnection(asyncio.Protocol):
             problem = Problem(400, "malformed_request", str(error), headers={"Connection": "close"})
             if self._exchange is None or not self._body_is_coming():
                 self._answer_and_close(problem)
-            # Refused already: the client would take a second answer for the answer to its next request.
+            # The request was refused already: the client would take another answer for that to its next request.
             elif self._exchange.response_complete:
                 self.transport.close()
             else:
@@ -308,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
         self._looked_bytes = 0
         raw, self._pending = pending[:end], pending[end:]
         head = self._heads.parse(raw)
-        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to upgrade to another protocol is answered as it is.
+        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to upgrade to another protocol is answered over HTTP.
         if head.upgrade == b"websocket" and head.version == "1.1":
             self._become_websocket(head)
             return False

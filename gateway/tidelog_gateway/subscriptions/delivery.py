@@ -161,7 +161,8 @@ class Delivery:
         """Deliver until cancelled; without credit no request is sent to a node.
 
         Raises:
-            TidelogError: the log ended the subscription.
+            TidelogError, ProtocolError: the log ended the subscription.
+            Problem: a record is too large for the client; for a member also as `_run_member`.
         """
         if self._membership is not None:
             await self._run_member(self._membership)

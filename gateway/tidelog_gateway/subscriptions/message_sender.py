@@ -33,7 +33,7 @@ class SlowClientError(Exception):
 
 
 class MessageSender(Protocol):
-    """What `Delivery` requires of the sender of its connection, which is a WebSocket or an event stream."""
+    """Sends the messages of `Delivery` over one connection, which is a WebSocket or an event stream."""
 
     outlet: ConnectionOutput
 

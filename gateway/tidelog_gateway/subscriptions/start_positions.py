@@ -34,7 +34,7 @@ async def start_positions_of(gateway: Gateway, sub: Sub, key: bytes | None) -> S
     the group's next subscription also gets the records published in between.
 
     Args:
-        key: key to filter by.
+        key: key of the records to deliver; None: all records.
 
     Raises:
         Problem: 410: an offset below the log start, or a topic that was deleted and created again; 422: an offset

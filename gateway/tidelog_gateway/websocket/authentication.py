@@ -49,7 +49,7 @@ async def authenticate_handshake(socket: WebSocket, own: Gateway, using: AsyncEx
 async def authenticate_message(socket: WebSocket, own: Gateway, codec: Codec, using: AsyncExitStack) -> Gateway | None:
     """Return the caller's gateway by the credentials in the first message.
 
-    None if the client has disconnected or the message is refused; then the error was sent and the WebSocket closed.
+    Return None if the client has disconnected, or after a refused message was answered and the WebSocket closed.
     """
     number: int | None = None
     try:

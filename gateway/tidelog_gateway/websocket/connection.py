@@ -75,7 +75,7 @@ class Connection:
         self._codec = codec
         self._gateway = gateway
         slow_timeout_s = gateway.settings.ws_slow_timeout_s
-        # Other ASGI servers do not bound the bytes in a connection's transport.
+        # Only the gateway's own server passes the output of the connection.
         self._outlet = socket.scope["state"].get("outlet") or ConnectionOutput(gateway.outgoing, slow_timeout_s)
         self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s, codec=codec)
         self._protocol = WsProtocol(gateway.settings, codec=codec)

@@ -75,7 +75,7 @@ class _WorkerSlot:
     Attributes:
         worker: the running process; None while none runs.
         failures: number of consecutive early ends.
-        start_at: when the next process is started, of `time.monotonic`.
+        start_at: when the next process is started, on the clock of `time.monotonic`.
     """
 
     def __init__(self, number: int) -> None:

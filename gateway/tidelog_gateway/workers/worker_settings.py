@@ -1,7 +1,7 @@
 """A worker's share of the limits of the whole gateway.
 
 Limits of the process are divided by the number of workers and rounded down, so their sum never exceeds the setting.
-Limits of one connection, one request or one caller's answer are not divided.
+Limits of a single connection, request or answer are not divided.
 """
 
 from __future__ import annotations

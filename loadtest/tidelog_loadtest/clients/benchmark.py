@@ -106,7 +106,11 @@ def _figures(runs: Sequence[Timed]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ClientResult:
-    """The measured runs of each loop; `kafka_version` is that of confluent-kafka, None without a Kafka broker."""
+    """The measured runs of each loop.
+
+    Attributes:
+        kafka_version: version of confluent-kafka; None without a Kafka broker.
+    """
 
     plan: ClientPlan
     kafka_version: str | None = None

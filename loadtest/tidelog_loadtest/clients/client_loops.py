@@ -1,7 +1,7 @@
 """Loops that applications write around the client, timed until all records are acknowledged.
 
-All loops take the same records and end without pending records. Loops that wait for each record measure the time of
-each record; the others only the total time.
+All loops take the same records and end without pending records. A loop that waits for each record takes only the first
+`ONE_BY_ONE_MAX` of them and measures the time of each; the others measure only the total time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Records:
 
     @classmethod
     def of(cls, count: int, size_bytes: int) -> Records:
-        """Return records with distinct values and about 20 records per key."""
+        """Return records with about 20 records per key; values are distinct if the record's number fits into them."""
         pad = b"x" * size_bytes
         values = [(b"%d " % number + pad)[:size_bytes] for number in range(count)]
         return cls(values, [b"user-%d" % (number * 7919 % max(1, count // 20)) for number in range(count)])
@@ -45,7 +45,14 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Times of one run of a loop in s: wall-clock and processor time; `p50_s` if each record is timed."""
+    """Times of one run of a loop.
+
+    Attributes:
+        records: number of records of the run.
+        elapsed_s: wall-clock time.
+        cpu_s: processor time of this process.
+        p50_s: median time of a record; None if records are not timed one by one.
+    """
 
     records: int
     elapsed_s: float
@@ -153,7 +160,7 @@ async def publish(client: Client, topic: str, loop: Loop, records: Records) -> T
 
 
 async def one_by_one(client: Client, topic: str, records: Records) -> Timed:
-    """Publish records one at a time, each after the acknowledgement of the previous one."""
+    """Publish the first `ONE_BY_ONE_MAX` records, each after the acknowledgement of the previous one."""
     some = records.first(ONE_BY_ONE_MAX)
     async with client.producer(topic) as producer:
         times: list[float] = []

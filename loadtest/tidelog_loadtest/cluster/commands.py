@@ -38,7 +38,7 @@ class OneFlushChoice(StrEnum):
 
 
 class Shown(Protocol):
-    """What `show` requires of the result of a benchmark."""
+    """The result of a benchmark, which `show` prints."""
 
     def document(self, environment: Environment) -> dict[str, object]:
         """Return the object that `--json` prints."""
@@ -117,7 +117,7 @@ def slow_replica_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop one follower under full load, then let it catch up: throughput, the owner's memory, and the catch-up time.
+    """Measure throughput, the owner's memory and the catch-up time when one follower is stopped under full load.
 
     Unmeasured load comes first, until the log reuses its segment files.
     """

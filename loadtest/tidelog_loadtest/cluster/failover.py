@@ -51,7 +51,10 @@ _NS_PER_MS: Final = 1_000_000
 class FailoverPlan:
     """The parameters of the benchmark.
 
-    The load lasts `lead_s` before the fault, with `records_per_s` on each loaded partition.
+    Attributes:
+        records_per_s: rate of the load on each loaded partition.
+        lead_s: duration of the load before the fault.
+        data: directory for temporary files.
     """
 
     nodes: int = 3
@@ -72,9 +75,16 @@ class FailoverPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fault: `owned` is the number of partitions that the failed node owned.
+    """One fault and its effects.
 
-    `first_ack_ms` and `all_partitions_ms` start at the signal that stops the node, `healed_s` at the node's restart.
+    Attributes:
+        node_id: the failed node.
+        owned: number of partitions that the failed node owned.
+        first_ack_ms: time from the fault to the first acknowledgement of records appended after it.
+        all_partitions_ms: time from the fault until a survivor knows a new owner for every partition.
+        healed_s: time from the node's restart until replicas are in sync and ownership is balanced.
+        sends_failed: number of failed sends.
+        audit: comparison of the records read after the fault with the acknowledgements.
     """
 
     node_id: str

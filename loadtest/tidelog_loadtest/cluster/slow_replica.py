@@ -52,11 +52,16 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SlowPlan:
-    """The parameters of the benchmark. `seconds`: how long the follower is stopped; `around_s`: load before and after.
+    """The parameters of the benchmark.
 
-    The topic retains about `retention_bytes` (0: unlimited); records that the follower missed may be deleted when it
-    resumes. `warm_bytes` are written before the measurement, limited to `WARM_ROUNDS_MAX` rounds of `WARM_ROUND_S`.
-    Values of None are derived from the others.
+    Attributes:
+        seconds: how long the follower is stopped.
+        around_s: duration of the load before and after that, each; None: see `load_s`.
+        retention_bytes: approximate retention of the topic (0: unlimited); records that the follower missed may be
+            deleted when it resumes.
+        data: directory for temporary files.
+        warm_bytes: bytes to write before the measurement, in at most `WARM_ROUNDS_MAX` rounds of `WARM_ROUND_S`; None:
+            see `bytes_to_warm`.
     """
 
     nodes: int = 3
@@ -76,7 +81,10 @@ class SlowPlan:
 
     @property
     def bytes_to_warm(self) -> int:
-        """Bytes to write before the measurement: a full log and two segments more; 0 if retention is unlimited."""
+        """Bytes to write before the measurement: `warm_bytes`, by default a full log and two more segments.
+
+        The default is 0 if retention is unlimited.
+        """
         if self.warm_bytes is not None:
             return self.warm_bytes
         return self.retention_bytes + 2 * SEGMENT_BYTES_DEFAULT if self.retention_bytes else 0
@@ -116,9 +124,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class SlowResult:
-    """The three phases. `catch_up_s` is measured from SIGCONT; None if it exceeds `CATCH_UP_S`.
+    """The results of the three phases.
 
-    `warmed_bytes` were written before the first phase.
+    Attributes:
+        runs: phase -> its load.
+        memory: samples of the owner's memory.
+        catch_up_s: time from SIGCONT until the follower has caught up; None if it exceeds `CATCH_UP_S`.
+        caught_up_under_load: whether the follower caught up before the load ended.
+        warmed_bytes: bytes that were written before the first phase.
     """
 
     plan: SlowPlan
@@ -239,7 +252,7 @@ async def warmed(enough_bytes: int, publish: Callable[[float], Awaitable[Run]]) 
 
 @contextlib.asynccontextmanager
 async def _owner_of(nodes: Nodes, topic: str, copies: int) -> AsyncIterator[tuple[str, str, View]]:
-    """Wait until all replicas are in sync; return the owner, one of its followers, and the owner's view."""
+    """Wait until all replicas are in sync; yield the ids of the owner and a follower, and the owner's view."""
     addresses = [node.address for node in nodes.by_id.values()]
     await settled_everywhere(addresses, topic, copies=copies, partitions=1)
     async with view_of(addresses[0]) as view:
@@ -250,7 +263,7 @@ async def _owner_of(nodes: Nodes, topic: str, copies: int) -> AsyncIterator[tupl
 
 
 async def _catch_up(view: View, topic: str, follower: str) -> float | None:
-    """Return the seconds until a follower stores all current records and receives the stream again."""
+    """Return the seconds until a follower stores all current records and streams again; None after `CATCH_UP_S`."""
     began_s = time.monotonic()
     goal: int | None = None
     with contextlib.suppress(TimeoutError):

@@ -1,7 +1,7 @@
-"""The probes of live delivery: a WebSocket server that writes frames to all clients and does nothing else.
+"""Probes of live delivery below the framework: a WebSocket server that only writes frames to all clients.
 
-It is uvicorn with the event loop and the protocol of the gateway. One connection, the feed, determines the frames that
-all others receive, without credits, positions or limits.
+The server is uvicorn with the event loop and the protocol of the gateway. One connection, the feed, determines the
+frames that all others receive, without credits, positions or limits.
 
 - The text `relay TEXT` on a WebSocket to `/feed` is broadcast once.
 - The text `repeat RATE COUNT TEXT` on it is broadcast COUNT times, RATE times a second, from memory.

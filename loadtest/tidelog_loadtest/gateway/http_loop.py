@@ -119,7 +119,9 @@ async def closed_loop(port: int, *requests: bytes, connections: int, seconds: fl
     Several requests are distributed over the connections in turn.
 
     Raises:
-        CommandFailed: the status of a response is neither 200 nor 204, or a connection ends.
+        CommandFailed: the status of a response is neither 200 nor 204, or a connection ends with an error. The loop
+            continues without a connection that the server closes.
+        TimeoutError: responses are still missing `ANSWER_TIMEOUT_S` after the end.
     """
     load = _Load(connections, seconds, None)
     began = time.perf_counter()
@@ -131,7 +133,8 @@ async def answer_to(port: int, request: bytes) -> bytes:
     """Send a request once and return the body of the response.
 
     Raises:
-        CommandFailed: the status is neither 200 nor 204, or the connection ends.
+        CommandFailed: the status is neither 200 nor 204, or the connection ends with an error.
+        TimeoutError: the response did not arrive within `ANSWER_TIMEOUT_S`.
     """
     load = _Load(1, 0.0, 1)
     await _run(load, port, [request], 1)

@@ -1,10 +1,10 @@
 """The probes of `tidelog bench gateway`: routes that only do the framework's part of a request.
 
-A process of its own: FastAPI on uvicorn with the event loop and the settings of the gateway. `/empty` is a route
-without work, `/decode` decodes and validates a body of records with msgspec, `/bytes` returns bytes from memory.
-`/send-arrow` is the probe of an Arrow body: this process publishes the columns with the native client in a closed loop.
-`/receive-arrow` publishes the columns of a body that it receives, as an application that receives HTTP requests itself
-would do.
+The probes run in a process of their own: FastAPI on uvicorn with the event loop and settings of the gateway. `/empty`
+is a route without work, `/decode` decodes and validates a body of records with msgspec, `/bytes` returns bytes from
+memory. `/send-arrow` is the probe of an Arrow body: this process publishes the columns with the native client in a
+closed loop. `/receive-arrow` publishes the columns of a body that it receives, as an application that receives HTTP
+requests itself would do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
 
     Args:
         when_ready: called when the application serves.
-        bootstrap: the node that `/send-arrow` publishes to.
+        bootstrap: the node that `/send-arrow` and `/receive-arrow` publish to.
     """
     decoder = msgspec.json.Decoder(_Body)
     stored_body = b""

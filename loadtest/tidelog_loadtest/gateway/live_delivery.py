@@ -252,7 +252,7 @@ class _Publisher:
 
 
 class _Translated:
-    """Sends the probe the frames that a node sends for batches, for each partition in turn."""
+    """Sends batches to the probe in frames like those of a node, for each partition in turn."""
 
     def __init__(self, plan: LivePlan, writer: asyncio.StreamWriter) -> None:
         self._columns = columns_of([b"x" * plan.size] * plan.batch_records)

@@ -94,7 +94,7 @@ class Figures:
 
 @dataclass(slots=True)
 class GatewayResult:
-    """The figures of each workload and side, one entry per round; see the module."""
+    """The figures of each workload and side, one entry per round."""
 
     plan: GatewayPlan
     figures: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
@@ -197,7 +197,7 @@ async def _figures(
 async def _workloads(
     plan: GatewayPlan, servers: dict[str, _Server], topics: dict[str, str]
 ) -> dict[str, dict[str, list[bytes] | _NativeSends]]:
-    """Return the requests of each workload, by side; stores the records to fetch first."""
+    """Store the records to fetch, and return the requests of each workload by side."""
     requests = await gateway_requests(plan, servers["gateway"].port, topics)
     fetched = await answer_to(servers["gateway"].port, requests["fetch 100 as JSON"][0])
     await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", fetched))
@@ -219,7 +219,7 @@ async def _workloads(
 
 
 async def gateway_requests(plan: GatewayPlan, port: int, topics: Mapping[str, str]) -> dict[str, list[bytes]]:
-    """Return the requests to the gateway of each workload; stores the records to fetch first.
+    """Store the records to fetch, and return the requests to the gateway of each workload.
 
     All connections have the same request, except in the workload in which each fetches other records.
     """

@@ -59,7 +59,11 @@ class ScalingFigures:
 
 @dataclass(slots=True)
 class ScalingResult:
-    """The figures of each workload by the number of workers, one entry per round."""
+    """The results of the benchmark.
+
+    Attributes:
+        figures: the figures of each round, by workload and number of workers.
+    """
 
     plan: GatewayPlan
     figures: dict[str, dict[int, list[ScalingFigures]]] = field(default_factory=dict)

@@ -10,7 +10,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The machine of a run. Dirty limits are the kernel's limits of dirty page cache, in percent of memory."""
+    """The machine that a benchmark ran on.
+
+    Attributes:
+        file_system: type of the file system of the data directory.
+        dirty_ratio, dirty_background_ratio: the kernel's limits of dirty pages (vm.dirty_ratio and
+            vm.dirty_background_ratio), in percent of available memory.
+    """
 
     cpu_count: int
     cpu_model: str

@@ -22,8 +22,8 @@ _KIB: Final = 1024
 def cpu_s(pid: int) -> float:
     """Return the CPU seconds (user and system, all threads) of a process.
 
-    Read from the process's own CPU clock, as clock_getcpuclockid(3) derives it from the id: the times in
-    /proc/PID/stat count ticks of 10 ms and miss most of a process that runs for microseconds at a time.
+    The time is that of the process's own CPU clock, whose id is derived from `pid` as by clock_getcpuclockid(3): the
+    times in /proc/PID/stat count ticks of 10 ms and miss most of a process that runs for microseconds at a time.
 
     Raises:
         ProcessLookupError: the process does not exist.
@@ -43,10 +43,10 @@ def rss_anon_bytes(pid: int) -> int:
 
 
 class Watch:
-    """Samples processes while the context (`async with`) is active: CPU seconds used and peaks of memory.
+    """Measures CPU time and peak memory of processes while the context (`async with`) is active.
 
     Attributes:
-        cpu_s: process name to CPU seconds used in the context.
+        cpu_s: process name to CPU seconds used in the context; empty until it exits without an error.
         peak_rss_anon_bytes: process name to the largest sample.
     """
 

@@ -58,11 +58,14 @@ def descendants(root: int, of: dict[int, Ticks]) -> list[int]:
 
 
 class JavaWatch:
-    """Samples the first Java process below a process while the context is active.
+    """Measures the first Java process below a process, and its descendants, while the context is active.
+
+    Args:
+        root: id of the process to search below; None for this process.
 
     Attributes:
-        java_s: CPU seconds of the Java process.
-        below_s: CPU seconds of its descendants.
+        java_s: CPU seconds of all measured processes named `java`; set on exit.
+        below_s: CPU seconds of the other descendants; set on exit.
     """
 
     def __init__(self, root: int | None = None) -> None:

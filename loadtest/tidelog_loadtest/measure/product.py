@@ -1,7 +1,7 @@
-"""The product's side of a benchmark: publishes and reads the probe's batches through the public client.
+"""The product's side of a benchmark: publishes and reads the same batches as the probe, through the public client.
 
-Only public calls are timed: `send_arrow`, `send` and `batches`. A throughput run keeps a fixed number of sends pending,
-as many as the probe keeps payloads in flight.
+Only public calls are timed: `send_arrow`, `send`, and `batches` with the `columns` of each batch. A throughput run
+keeps a fixed number of sends pending, as many as the probe keeps payloads in flight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FlushName = Literal["always", "never"]
 
 
 class WrongCountError(Exception):
-    """The number of records read differs from the number acknowledged: records are lost or duplicated."""
+    """More records were read than were acknowledged: some are duplicated."""
 
 
 @contextlib.asynccontextmanager
@@ -32,8 +32,13 @@ async def own_topic(
 ) -> AsyncIterator[str]:
     """Create a topic with one partition, yield its name, and delete it on exit.
 
-    It retains about `retention_bytes`, or all records if None. `segment_bytes` defaults to the node's setting. The name
-    is unique: a benchmark against an existing node must not touch existing topics.
+    The topic's name is unique: a benchmark against an existing node must not touch existing topics.
+
+    Args:
+        client: connected to the node.
+        flush: the topic's `flush` setting.
+        retention_bytes: approximate maximum size of the topic; None to retain all records.
+        segment_bytes: the topic's segment size; None for the node's setting.
     """
     name = f"bench-{secrets.token_hex(6)}"
     await client.create_topic(
@@ -93,10 +98,10 @@ async def latency_run(client: Client, topic: str, value: bytes, budget: Budget) 
 
 
 async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
-    """Read the topic from its beginning as columns until all records are read; time the wait for each batch.
+    """Read the topic from its beginning as columns until `expected_records` are read; time each batch.
 
     Raises:
-        WrongCountError: more records were read than stored.
+        WrongCountError: the last batch exceeds `expected_records`.
     """
     run = Run()
     async with client.consumer(topic, start="earliest") as consumer:

@@ -1,6 +1,6 @@
 """Progress of a long benchmark on stderr, if that is a terminal; standard output has the results.
 
-It is drawn once per second, because the benchmark runs in this process.
+The progress line is redrawn only once per second, because that takes processor time from the benchmark in this process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Tell = Callable[[str, int], None]
-"""Called with the name of the step that starts, and the number of completed steps."""
+"""A callback that displays progress: called with the name of a step, and the number of completed steps."""
 
 
 def say_nothing(_stage: str, _done: int) -> None:
@@ -25,7 +25,7 @@ def shown(steps: int, *, console: Console | None = None) -> Iterator[Tell]:
 
     Args:
         steps: total number of steps, at least 1.
-        console: defaults to standard error.
+        console: where to draw the progress line; None for standard error.
     """
     assert steps >= 1
     console = console or Console(stderr=True)

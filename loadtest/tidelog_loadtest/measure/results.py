@@ -1,8 +1,8 @@
 """One benchmark result: the figures of product and probe for the same call, and their ratio.
 
-`document` returns the object of the JSON output, `table_of` a table, `caption_of` the environment. Throughputs are
-medians over the rounds; latencies are quantiles over all rounds together; CPU seconds are summed over the measured
-rounds.
+`document` returns the object of the JSON output, `table_of` a table, `caption_of` a line about the environment.
+Throughputs are medians over the rounds; latencies are quantiles over all rounds together; CPU seconds are summed over
+the measured rounds.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measurement.
+    """The measured runs of product and probe in one benchmark, and its parameters.
 
     Attributes:
+        encode_records_per_s: rate of the product's encoding alone; 0 if it was not measured.
         by_latency: the ratio compares median latencies (lower is better), not rates.
         secure: both sides used TLS, and the product authentication and permissions.
     """
@@ -145,7 +146,7 @@ def _latency_cells(side: Side) -> list[str]:
 
 
 def _cpu_cells(side: Side) -> tuple[str, str]:
-    """Return the cells of the client and the server; several servers are summed. A remote server has no figure."""
+    """Return the CPU seconds per million records of the client, and of all servers together ("-" if remote)."""
     per_million = 1e6 / max(1, side.records)
     servers = dict(side.cpu_s())
     client = servers.pop("client")
@@ -153,7 +154,7 @@ def _cpu_cells(side: Side) -> tuple[str, str]:
 
 
 def _memory_cells(side: Side) -> tuple[str, str]:
-    """Return the cells of the memory of client and server; of several servers the largest."""
+    """Return the peak memory in MiB of the client, and of the server that used most ("-" if remote)."""
     servers = dict(side.memory_bytes())
     client = servers.pop("client")
     return f"{client / _MIB:.0f}", f"{max(servers.values()) / _MIB:.0f}" if servers else "-"

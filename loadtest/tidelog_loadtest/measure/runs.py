@@ -31,7 +31,7 @@ class Budget:
             self._deadline_ns = time.perf_counter_ns() + int(self._seconds * _NS_PER_S)
 
     def take(self) -> bool:
-        """Return whether one more batch may be sent, and count it; True for the first batch."""
+        """Return whether one more batch may be sent, and count it if so; a time limit always allows the first."""
         if self._sent and self._batches is None and time.perf_counter_ns() >= self._deadline_ns:
             return False
         if self._batches is not None and self._sent >= self._batches:
@@ -42,7 +42,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Run:
-    """One run of one side: records and bytes, duration, and the latency of every batch in nanoseconds."""
+    """One run of one side: records and bytes, duration, and the latencies of the timed batches in nanoseconds."""
 
     records: int = 0
     batches: int = 0
@@ -89,7 +89,7 @@ class Latency:
 
 
 def latency_of(runs: Sequence[Run]) -> Latency | None:
-    """Return the quantiles over the batches of all runs, or None if none were timed."""
+    """Return the quantiles over the timed batches of all runs, or None if no batch was timed."""
     values = sorted(ns for run in runs for ns in run.latencies_ns)
     if not values:
         return None
@@ -102,7 +102,7 @@ def latency_of(runs: Sequence[Run]) -> Latency | None:
 
 
 def _quantile_ms(ordered_ns: Sequence[int], share: float) -> float:
-    """Return the smallest value with at least `share` of all values at or below it (nearest rank)."""
+    """Return a quantile in ms: the smallest value with at least `share` of all values at or below it (nearest rank)."""
     rank = -(-len(ordered_ns) * share // 1)
     return ordered_ns[max(0, int(rank) - 1)] / _NS_PER_MS
 

@@ -1,11 +1,11 @@
 """`tidelog bench fairness`: the latency of one principal while another principal floods the node.
 
-The measured principal publishes a few records per second to its own topic and waits for each: without load, while
-another principal floods the node over several connections and ignores throttling, and the same with a quota. In the
-last stage the flood goes to a second node on this machine, which shares only processors, memory and disk with the first
-one: it shows the part of the cost that a node cannot prevent. The stages alternate in rounds, because other load on the
-machine changes the results of each; the output shows medians of the rounds' quantiles, and each p99 compared with the
-one without load.
+The measured principal publishes some records per second to its own topic, in four stages: without load; while another
+principal floods the node over several connections and ignores throttling; while a quota limits that principal; and
+while the flood goes to a second node on this machine. The second node shares only processors, memory and disk with the
+first one, so the last stage shows the part of the cost that a node cannot prevent. The stages alternate in rounds,
+because other load on the machine changes the results of each. The output shows medians of the rounds' quantiles, and
+each p99 compared with the one without load.
 
 The latency of a record starts at its scheduled time, so that a stalled node affects all records that it delays, not
 only one.
@@ -71,7 +71,11 @@ class FairnessPlan:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One stage of one round: latency quantiles of the measured principal, and the rate that the flood stored."""
+    """One stage of one round: latency quantiles of the measured principal, and the rate at which the flood was stored.
+
+    Attributes:
+        flood_bytes_per_s: bytes of values only; 0 without a flood.
+    """
 
     p50_ms: float
     p99_ms: float
@@ -131,7 +135,8 @@ async def fairness(plan: FairnessPlan, tell: Tell = say_nothing) -> FairnessResu
     """Run the benchmark.
 
     Raises:
-        CommandFailed: the node or the flood did not start.
+        CommandFailed: a node or the flood did not start.
+        TidelogError: a node rejected a request.
     """
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=plan.data) as directory:
         async with AsyncExitStack() as stack:

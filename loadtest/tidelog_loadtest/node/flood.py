@@ -2,9 +2,10 @@
 
     python -m tidelog_loadtest.node.flood PORT TOPIC_ID KEY_FILE ...
 
-It publishes the same batch over several connections with many requests in flight on each, and only counts the
-responses. It implements the protocol itself with prepared bytes, so that the flood uses little processor time. It
-prints a ready line of JSON at its start, as a node does, and runs until a signal.
+The client publishes the same batch over several connections with many requests in flight on each, and only counts the
+responses. The protocol is implemented here with prepared bytes, so that the flood uses little processor time. The
+client prints a ready line of JSON at its start, as a node does, and runs until a signal, or until the node has closed
+all connections.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ async def flood(port: int, frame: bytes, api_key: str, *, in_flight: int) -> Non
 
 
 def frame_of(topic_id: bytes, batch_bytes: int) -> bytes:
-    """Return a PUBLISH of one batch of about `batch_bytes` bytes for partition 0."""
+    """Return a PUBLISH request with one batch of about `batch_bytes` bytes for partition 0."""
     values = [os.urandom(VALUE_BYTES)] * max(1, batch_bytes // VALUE_BYTES)
     batch = encode_batch(columns_of(values), now_us=0).to_bytes()
     entry = pb.PublishEntry(topic_id=topic_id, partition=0, length=len(batch))

@@ -1,7 +1,9 @@
 """`tidelog bench keys`: the cost and the effect of key and tag indexes and of compaction on one node.
 
+The benchmark consists of these steps:
+
 published   keyed, tagged batches to a topic without indexes and to one with both, alternating in rounds
-looked up   the newest record of random keys in a topic with an index, once the node has indexed all of it
+looked up   the newest record of random keys in the topic with indexes, once the node has indexed all but its end
 compacted   a topic with `compacted_keys` keys: the rate of a compaction pass, and the latency of single publishes to
             another partition of the topic, with and without a pass
 probed      the limit probe of compaction: it reads the same files, and finds the last record of as many keys with Arrow
@@ -53,7 +55,7 @@ class KeyedPlan:
     """The parameters of the benchmark.
 
     Attributes:
-        records: records in the topic with an index for key lookups.
+        records: minimum number of records in the topic with indexes when the key lookups begin.
         lookups: number of key lookups.
         compacted: records in the compacted topic.
         compacted_keys: keys of the compacted topic, which repeat in order.
@@ -92,7 +94,7 @@ class Times:
 
 @dataclass(slots=True)
 class KeyedResult:
-    """The results of all steps.
+    """The results of the benchmark.
 
     Attributes:
         rates: records per second of each round, without and with indexes.
@@ -234,7 +236,7 @@ class _Measuring:
         await self._client.delete_topic(PLAIN)
 
     async def look_up(self) -> None:
-        """Fill the topic with an index, and fetch the newest records of existing keys."""
+        """Fill the topic with indexes up to `records`, and fetch the newest records of random keys in it."""
         plan, result = self._plan, self.result
         first = self._next_key
         async with self._client.producer(INDEXED) as producer:
@@ -295,7 +297,14 @@ class _Measuring:
     async def _send(
         self, producer: Producer, *, until_s: float | None = None, records: int = 0, modulus: int | None = None
     ) -> None:
-        """Publish batches of new keys, `WINDOW` pending, until a time or a count; keys repeat after `modulus`."""
+        """Publish batches with consecutive keys to partition 0, `WINDOW` of them pending.
+
+        Args:
+            producer: sends the batches.
+            until_s: monotonic time at which to stop; None to stop after `records`.
+            records: minimum number of records if `until_s` is None.
+            modulus: number of keys after which they repeat; None if they never repeat.
+        """
         left = records
 
         async def in_turn() -> None:
@@ -335,7 +344,7 @@ def probe_compaction(segments: Sequence[Path], plan: KeyedPlan) -> float:
 
 
 def keys_of(numbers: range) -> pa.Array[Any]:
-    """Return numbers as keys of `KEY_BYTES`, hashed so that neighbours differ."""
+    """Return a key of `KEY_BYTES` for each number: a hash, so that the keys are not in order, and the number itself."""
     spread = np.arange(numbers.start, numbers.stop, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     data = np.column_stack([spread, np.arange(numbers.start, numbers.stop, dtype=np.uint64)]).tobytes()
     offsets = np.arange(len(numbers) + 1, dtype=np.int32) * KEY_BYTES

@@ -1,14 +1,17 @@
 """`tidelog bench partitions`: the cost of thousands of partitions on one node, idle and in use.
 
+The benchmark consists of these steps:
+
+    empty       the node is started on an empty directory
     made        a topic with the partitions is created
-    idle        no requests
-    published   batches of the same size, with the same number pending, to 10, 100 and 1,000 of the partitions in turn
+    published   batches of the same size, with the same number pending, to 10, 100 and 1,000 of the partitions
     used        one more record to each of `used` partitions
     restarted   the node is stopped gracefully and restarted; then killed and restarted
 
-After each step the benchmark measures the node's private memory, open files and CPU usage. The rates are compared with
-each other, so they alternate in rounds, and each round starts with another one: load of other processes affects all of
-them alike, and so does recently used memory, which is several times as fast as new memory.
+After each step except `published`, the benchmark measures the node's private memory and open files, and its CPU usage
+without requests. The rates of `published` are compared with each other, so they alternate in rounds, and each round
+starts with another number of partitions: load of other processes affects all of them alike, and so does recently used
+memory, which is several times as fast as new memory.
 """
 
 from __future__ import annotations
@@ -79,7 +82,11 @@ class ManyPlan:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The node after a step: the duration of the step, and resource usage. A `core_share` of 1 is one core."""
+    """The duration of a step, and the node's resource usage after it.
+
+    Attributes:
+        core_share: CPU usage without requests; 1 is one core.
+    """
 
     step: str
     seconds: float
@@ -90,7 +97,11 @@ class Moment:
 
 @dataclass(slots=True)
 class ManyResult:
-    """The results of all steps; `rates` has the records per second of each round, by number of partitions."""
+    """The results of the benchmark.
+
+    Attributes:
+        rates: records per second of each round, by number of partitions.
+    """
 
     plan: ManyPlan
     moments: list[Moment] = field(default_factory=list)

@@ -41,32 +41,41 @@ ENCODE_SECONDS: Final = 0.5
 SENDS_UNDER_WAY: Final = 16
 """Number of pending batches of either side."""
 READ_BYTES: Final = 4 * MIB
-"""Approximate size of a fetch response."""
+"""Approximate size of a reply to a read of the probe."""
 RETENTION_BYTES: Final = 128 * MIB
 """Retention and segment size of the topic. Three replicas and the three files of the probe must stay below the limit
 from which the kernel writes dirty pages in the background (a tenth of the available memory by default): above it, the
 benchmark measures the disk, on either side."""
 PROBE_KEEP_BYTES: Final = 2 * RETENTION_BYTES
-"""Size of the product's log with that retention: the active segment and the previous one."""
+"""Length at which the probe's file wraps around: as large as the product's log with that retention, which consists of
+the active segment and the previous one."""
 WARM_BYTES: Final = 6 * PROBE_KEEP_BYTES
 """Bytes after which a log with retention reuses its files and the probe's file has wrapped around."""
 WARM_ROUNDS_MAX: Final = 10
 
 _NODE_POLL: Final = "TIDELOG_NODE_IDLE_POLL_US"
 LEAD: Final = 0.5
-"""Unmeasured share of a round before each measured round."""
+"""Share of a round that each side runs unmeasured before a measured round."""
 
 ProductRound = Callable[[float], Awaitable[Run]]
-"""Runs the product, with a share of the plan's budget; a read ignores it and reads everything."""
+"""A function that runs the product with the given share of the plan's budget; `consume` ignores the share."""
 ProbeRound = Callable[[Run], Awaitable[Run]]
-"""Runs the probe, with the amount of work of the given product run."""
+"""A function that runs the probe with the amount of work of the given product run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of a benchmark. Sizes are in bytes; a round takes `seconds`, or `records` if that is given.
+    """The parameters of a benchmark.
 
-    With several `nodes`, the stand starts a cluster, and the probe has three replicas, see `cluster_stand`.
+    Attributes:
+        size_bytes, batch_records: size of a value and records per batch.
+        rounds: number of measured rounds.
+        seconds: duration of a round if `records` is None.
+        records: number of records per round.
+        data: directory for temporary files.
+        bootstrap: address of an existing node; None to start one.
+        window: number of pending batches of either side.
+        nodes: number of nodes; with several, the stand is a cluster, see `cluster_stand`.
     """
 
     size_bytes: int = 100
@@ -130,7 +139,7 @@ async def consume(plan: Plan, flush: FlushName) -> Result:
     Raises:
         CommandFailed: a child process did not start.
         TidelogError: the node rejected a request.
-        WrongCountError: the number of records read differs from the number stored.
+        WrongCountError: more records were read than stored.
     """
     batches = value_batches(plan.size_bytes, plan.batch_records)
     payloads = encoded(batches)
@@ -234,7 +243,7 @@ async def _looking(idle_poll_us: int) -> AsyncIterator[None]:
 
 
 async def _settle(plan: Plan, where: Stand, topic: str) -> None:
-    """Wait until all nodes of a cluster know the topic and all its replicas accept appends."""
+    """Wait until all nodes of a cluster know the topic, and all replicas of the topic accept appends."""
     if plan.nodes > 1:
         addresses = parse_addresses(where.bootstrap)
         await settled_everywhere(addresses, topic, copies=copies_on(plan.nodes), partitions=1)
@@ -247,8 +256,8 @@ async def in_turns(
 
     One complete unmeasured round of each comes first, to warm up code, caches and the memory behind the page cache (on
     a virtual machine, the first access of a page may cost several copies of it); more follow until both have moved
-    `warm_bytes`. For the same reason, a round of the probe moves as many batches as the product's round before it, not
-    as many as it can.
+    `warm_bytes`, up to `WARM_ROUNDS_MAX` in total. For the same reason, a round of the probe moves as many batches as
+    the product's round before it, not as many as it can.
     """
     moved_bytes = 0
     for _ in range(WARM_ROUNDS_MAX):

@@ -1,9 +1,9 @@
 """A scan of a topic in full segments, alternating between mappings, files and the limit probe.
 
-The same directory is read by nodes that are started for each run with one value of `segment_read` or the other, so both
-read the same files and start with empty caches of their own. With `cold`, the files are dropped from the page cache
-first (POSIX_FADV_DONTNEED), which works only for pages that no process maps; the caches of a virtual machine's host are
-not affected. Otherwise the topic is read once unmeasured.
+For each run a node is started on the same directory, with one value of `segment_read` or the other, so all runs read
+the same files, and the node's own caches are empty. With `cold`, the files are dropped from the page cache first
+(POSIX_FADV_DONTNEED), which works only for pages that no process maps; the caches of a virtual machine's host are not
+affected. Otherwise each run first reads the topic once unmeasured.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def scan(plan: Plan, *, cold: bool) -> list[Result]:
     Raises:
         CommandFailed: a child process did not start.
         TidelogError: the node rejected a request.
-        WrongCountError: the number of records read differs from the number stored.
+        WrongCountError: more records were read than stored.
     """
     batches = value_batches(plan.size_bytes, plan.batch_records)
     payloads = encoded(batches)

@@ -1,7 +1,7 @@
 """The limit probe's sender and reader: the client side of a minimal publish and fetch.
 
-Both are single protocol objects that act inside the socket's callbacks, without a task, future or queue per batch,
-since those are costs of the product. `append_run` sends prepared payloads with a fixed number in flight and measures
+Each is one protocol object that acts inside the socket's callbacks, without a task, future or queue per batch, since
+those are costs of the product. `append_run` sends prepared payloads with a fixed number in flight and measures
 each from its write to its reply; `read_run` requests the stored bytes in large reads, keeps two requests pending, and
 verifies the CRC32C of every record batch, as a consumer must.
 """
@@ -194,7 +194,12 @@ async def append_run(
 ) -> Run:
     """Send `payloads` in turn, `window` in flight, until the budget is used up and all are acknowledged.
 
-    With `tls` the event loop encrypts the data.
+    Args:
+        port: port of the probe's server, on this machine.
+        payloads: at least one.
+        budget: limit of the run.
+        window: number of payloads in flight.
+        tls: settings of TLS, which the event loop implements; None for an unencrypted connection.
 
     Raises:
         ProbeFailedError: the server closed the connection; its stderr has the reason.
@@ -212,11 +217,14 @@ async def append_run(
 async def read_run(port: int, *, read_bytes: int, tls: ssl.SSLContext | None = None) -> Run:
     """Read all stored bytes, `read_bytes` per request, and verify every batch.
 
-    All stored payloads must be of equal length, and `read_bytes` a multiple of that length `aligned`, so that no
-    batch straddles two replies. `tls` is as for `append_run`.
+    Args:
+        port: port of the probe's server, on this machine.
+        read_bytes: a multiple of the length, rounded up by `aligned`, that all stored payloads have, so that no batch
+            straddles two replies.
+        tls: as for `append_run`.
 
     Raises:
-        ProbeFailedError: the server closed the connection, or a batch differs from the stored one.
+        ProbeFailedError: the server closed the connection, or the body of a batch does not match its CRC32C.
     """
     loop = asyncio.get_running_loop()
     transport, reader = await loop.create_connection(lambda: _Reader(read_bytes), "127.0.0.1", port, ssl=tls)

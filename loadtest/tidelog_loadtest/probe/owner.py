@@ -1,12 +1,13 @@
 """The limit probe of a replicated publish: the process in the role of a partition's owner.
 
-It is `server` with followers, which are probe servers themselves. A frame is received and its CRC32C verified; the same
-bytes are forwarded to every follower from the receive buffer and written locally (and synced, with flush=always). The
-sender gets its reply as soon as a quorum of the copies has stored the frame; the local copy need not be one of them.
+The owner is `server` with followers, which are probe servers themselves. A frame is received and its CRC32C verified;
+its bytes are forwarded to every follower from the receive buffer and written locally (and synced, with flush=always).
+The sender gets its reply as soon as a quorum of the copies has stored the frame; the quorum need not include the local
+copy.
 That is the topology of the product's publish with minimal code: no epochs, digests, watermarks, promises or catch-up.
 
 A buffer is reused when the slowest copy has stored its frame. When few are left, the owner stops reading from the
-sender until one is free: this bounds memory and is the only reaction to a slow follower. All replies are sent in the
+sender until more are free: this bounds memory and is the only reaction to a slow follower. All replies are sent in the
 order of the frames, so one counter per copy is enough.
 """
 
@@ -87,7 +88,7 @@ class OwnerServer(ProbeServer):
         directory: existing directory for the file.
         sync: whether the local copy syncs; the followers have their own option.
         frame_bytes_max: maximum size of a payload.
-        window: maximum number of payloads in flight.
+        window: maximum number of payloads that the sender has in flight.
         quorum: number of copies, including the local one, required for a reply.
         keep_bytes: see `ProbeServer`.
     """

@@ -7,8 +7,8 @@ With flush=always a group (all payloads that arrived during the last sync) is wr
 worker thread, because no server may block its loop for a disk; with flush=never the write goes to the page cache on the
 loop itself. Reads send slices of a mapping of the file.
 
-It deliberately omits envelopes, offsets, topics, validation of columns, sequences, indexes, limits per client and
-recovery. Rejected: writing on the loop and syncing on the thread with flush=always, which stalls the loop on pages
+The server deliberately omits envelopes, offsets, topics, validation of columns, sequences, indexes, limits per client
+and recovery. Rejected: writing on the loop and syncing on the thread with flush=always, which stalls the loop on pages
 under writeback.
 """
 
@@ -42,7 +42,12 @@ is copied."""
 
 
 class ProbeFile:
-    """A preallocated file that grows, or wraps around at `keep_bytes`. Positions and lengths are in bytes."""
+    """A preallocated file of payloads. Positions and lengths are in bytes.
+
+    Args:
+        path: the file, which is created or truncated.
+        keep_bytes: length at which the file wraps around; None: it grows.
+    """
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self.path = path
@@ -85,7 +90,15 @@ class ProbeFile:
 
 
 class ProbeServer:
-    """State shared by the connections of one probe: the file and the worker that syncs it."""
+    """State shared by the connections of one probe: the file and the worker that syncs it.
+
+    Args:
+        directory: existing directory for the file.
+        sync: whether every group of payloads is synced before its replies.
+        frame_bytes_max: maximum size of a payload.
+        window: maximum number of payloads in flight.
+        keep_bytes: length at which the file wraps around; None: it grows.
+    """
 
     def __init__(
         self, directory: Path, *, sync: bool, frame_bytes_max: int, window: int, keep_bytes: int | None = None
@@ -224,7 +237,13 @@ class ProbeProtocol(asyncio.BufferedProtocol):
 
 
 async def serve(server: ProbeServer, make: Callable[[], ProbeProtocol], tls: ssl.SSLContext | None = None) -> None:
-    """Listen on a free loopback port, print a ready line, and run until a signal; `make` creates a connection."""
+    """Listen on a free loopback port, print a ready line, and run until SIGTERM or SIGINT; then close `server`.
+
+    Args:
+        server: shared state of the connections.
+        make: creates the protocol of a new connection.
+        tls: settings of TLS; None for unencrypted connections.
+    """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
-"""The limit probe's protocol: a fixed request header and a fixed reply header, each followed by the payload.
+"""The limit probe's protocol: a fixed request header and a fixed reply header, each followed by the payload, if any.
 
-It has no compatibility requirements: it is the minimum that lets two processes move the same bytes as the product does.
-Rejected: the product's own frames, whose envelope is part of what is measured.
+The protocol has no compatibility requirements: it is the minimum that lets two processes move the same bytes as the
+product. Rejected: the product's own frames, because the benchmarks also measure the cost of their envelopes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import struct
 from typing import Final
 
 REQUEST: Final = struct.Struct("<IIIIQ")
-"""Kind, payload bytes (READ: maximum to return), payload CRC32C, zero, file position (READ only)."""
+"""Request header: kind, payload bytes (READ: maximum to return), payload CRC32C, zero, file position (READ only)."""
 
 REPLY: Final = struct.Struct("<IIQ")
-"""Kind, payload bytes that follow (APPEND: none), file position of the payload."""
+"""Reply header: kind, payload bytes that follow (APPEND: none), file position of the payload."""
 
 APPEND: Final = 1
 """Store the payload; the reply means stored (and synced, with flush=always)."""

@@ -1,17 +1,17 @@
 """`tidelog bench spark`: Spark on a topic, compared with Spark on Parquet files of the same rows, on one machine.
 
 One node, one local Spark. The topic is filled once and written to Parquet files (uncompressed) by Spark; then every job
-runs once unmeasured and once per round, so that all run under similar conditions. Rows go to Spark's `noop` sink, which
-accepts every column of every row and stores none.
+runs once unmeasured and once per round, so that all run under similar conditions. Except for `write`, rows go to
+Spark's `noop` sink, which accepts every column of every row and stores none. The jobs read or write:
 
 scan, parquet scan         all columns of all rows
 empty                      as many rows of a Python source that generates them: the cost of Spark's Python data sources
 tuples                     the topic's rows as Python tuples, the usual form of a source; a tenth of the rows
 columns, parquet columns   partition and offset of all rows
 empty columns              these columns from the source that generates rows
-offset, time               a hundredth of the rows, selected with options for offsets or times
+offset, time               about a hundredth of the rows, selected with options for offsets or times
 write                      keys and values of the Parquet files to another topic
-rows                       the same rows, not written: what `write` reads
+rows                       the same rows, not written: the cost of the input of `write`
 
 CPU seconds are those of Java, of Spark's Python workers, and of the node; bytes are those that the node sent.
 """
@@ -68,7 +68,7 @@ RATIOS: Final = (
 WRITE_AIM: Final = 1_500_000
 """Target of the job `write`, in rows per second."""
 SHARE: Final = {"tuples": 10, "offset": 100}
-"""Job -> it selects one row in this many."""
+"""By job: one of this many rows is selected. Other jobs select all rows, except `time` (`SparkResult.early_rows`)."""
 BATCH_RECORDS: Final = 10_000
 _MB: Final = 1_000_000
 
@@ -105,7 +105,7 @@ class SparkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of one run, CPU seconds by process, and bytes sent by the node."""
+    """One run of a job: its duration, CPU seconds by process, and bytes sent by the node."""
 
     elapsed_s: float
     java_s: float
@@ -178,9 +178,14 @@ class SparkResult:
 
 
 async def measure(plan: SparkPlan, tell: Tell = say_nothing, *, spark: SparkSession | None = None) -> SparkResult:
-    """Run the benchmark. Without a session it starts one and stops it at the end.
+    """Run the benchmark.
 
-    It blocks the event loop, which has nothing else to do: Spark keeps its session per thread.
+    The jobs block the event loop, which has nothing else to do, because Spark keeps its session per thread.
+
+    Args:
+        plan: the parameters.
+        tell: displays the progress.
+        spark: the session to use; None to start one, which is stopped at the end.
 
     Raises:
         CommandFailed: the node did not start.
@@ -216,7 +221,7 @@ def steps(plan: SparkPlan) -> int:
 
 
 async def _filled(plan: SparkPlan, address: str) -> str:
-    """Publish the rows to a new topic, evenly over its partitions."""
+    """Publish the rows to a new topic, evenly over its partitions; return its name."""
     batches = value_batches(plan.size_bytes, max(1, min(BATCH_RECORDS, plan.records // plan.partitions)))
     async with Client(address, client_id="tidelog-bench") as client:
         await client.create_topic("rows", partitions=plan.partitions, flush="never")

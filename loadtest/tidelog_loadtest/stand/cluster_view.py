@@ -1,7 +1,7 @@
 """One node's view of the cluster, requested on a separate connection.
 
-`Client` sends requests to the node that responds first; after a fault, the benchmarks must choose the node. They ask a
-survivor for the owners and wait until the cluster has recovered.
+`Client` sends requests to the node that responds first; after a fault, the benchmarks must choose the node: they ask a
+node that still runs for the owners, and wait until the cluster has recovered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class View:
         """Return the owners of the topic's partitions, by METADATA.
 
         Raises:
-            TidelogError: the node does not respond.
+            TidelogError: the node does not respond or rejects the request.
         """
         merged = MergedTopics()
 
@@ -49,7 +49,7 @@ class View:
         """Return the state of the cluster including the replicas of each partition, by CLUSTER_STATUS.
 
         Raises:
-            TidelogError: the node does not respond.
+            TidelogError: the node does not respond or rejects the request.
         """
         merged, status = MergedTopics(), pb.ClusterStatusReply()
 
@@ -65,10 +65,10 @@ class View:
         return status
 
     async def rebalance(self) -> int:
-        """Ask for a rebalance and return the number of partitions whose placement differs from the target.
+        """Request a rebalance and return the number of partitions whose placement differs from the target.
 
         Raises:
-            TidelogError: the node does not respond.
+            TidelogError: the node does not respond or rejects the request.
         """
         request = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
         frame = await self._connection.call(request, timeout_s=ANSWER_S)
@@ -90,7 +90,7 @@ async def view_of(address: Address) -> AsyncIterator[View]:
 
 
 def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
-    """Return the reasons why the cluster is not healthy yet; empty if it is healthy.
+    """Return the first reason found why the cluster is not healthy yet; empty if it is healthy.
 
     In a healthy cluster every node runs, and each partition of the topic has an owner, `copies` replicas, and no
     replica that is catching up.
@@ -122,7 +122,8 @@ async def settled(view: View, topic: str, *, copies: int, partitions: int) -> No
     """Wait until the cluster has recovered, see `unsettled`.
 
     Raises:
-        CommandFailed: timeout; the message has the reasons.
+        CommandFailed: timeout; the message has the last reason.
+        TidelogError: the node rejects the request (other errors are retried).
     """
 
     async def look() -> str:
@@ -144,10 +145,11 @@ async def settled_everywhere(addresses: Iterable[Address], topic: str, *, copies
 
 
 async def balanced(view: View, *, partitions: int) -> None:
-    """Request a rebalance until no partition is left to move.
+    """Request a rebalance repeatedly until no partition is left to move.
 
     Raises:
         CommandFailed: timeout.
+        TidelogError: the node rejects the request (other errors are retried).
     """
 
     async def look() -> str:

@@ -1,7 +1,7 @@
-"""The nodes of a cluster on this machine: processes that can be started, killed, stopped and resumed.
+"""The nodes of a cluster on this machine: processes that can be started, stopped, killed, paused and resumed.
 
-They are the processes that `tidelog up` starts. Signals go only to processes started here, by their process object. The
-directory, log and port of a node stay the same across restarts.
+The processes run the same commands as the nodes of `tidelog up`. The directory, log and port of a node stay the same
+across restarts.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class NodeProcess:
             raise CommandFailed(f"{failure}:\n{self.log_tail()}", failure.exit_code) from failure
 
     async def kill(self) -> None:
-        """Kill the node (SIGKILL) and wait until the process has exited; written data is in the page cache."""
+        """Kill the node (SIGKILL) and wait until it has exited; the page cache keeps data that was not synced."""
         assert self._child is not None, f"{self.node_id} runs"
         self._child.process.kill()
         await self._child.process.wait()
         await self._let_go()
 
     async def pause(self) -> None:
-        """Stop the node (SIGSTOP) and wait until it is stopped: its connections stay open without traffic."""
+        """Pause the node (SIGSTOP) and wait until it is paused: its connections stay open without traffic."""
         os.kill(self.pid, signal.SIGSTOP)
         self._paused = True
         await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

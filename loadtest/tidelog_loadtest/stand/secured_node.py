@@ -23,7 +23,7 @@ from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 _NODE: Final = "node"
 _PRINCIPAL: Final = "bench"
 _TOPICS: Final = "bench-"
-"""The benchmark's principal, and the prefix of its topics' names."""
+"""Prefix of the names of the benchmark's topics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ _LOG_TAIL_BYTES: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """The environment of a benchmark.
+    """The processes of a benchmark: their addresses, ids and files.
 
     Attributes:
-        bootstrap: the node's address.
+        bootstrap: the node's address; for a cluster those of all nodes.
         probe_port: the limit probe's port on loopback.
         product_pids: names and ids of the processes measured in a product run: the client, and the node if it is local.
         probe_pids: names and ids of the processes measured in a run of the probe.
@@ -71,6 +71,7 @@ async def stand(
 
     Raises:
         CommandFailed: a child process did not start; for the node, the message has the end of its log.
+        TidelogError: with `secure`, the node rejected a request for its setup.
     """
     directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=data))
     try:

@@ -4,10 +4,10 @@
 `TIDELOG_BOOTSTRAP=HOST:PORT locust -f locustfile.py --host http://HOST:PORT`. The environment variables in `mixes`
 set the mix, the number of users and the duration.
 
-Every record begins with the time at which it was published, so a subscriber reports the time from publish to arrival,
-not its waiting time. The native client is asyncio, which gevent's patched world cannot run: each user has it in a
-process of its own (`native_service.py`). Rejected: an operating system thread that runs uvloop, because it sometimes
-waited forever for a lock that gevent had patched.
+Every value begins with the time at which it was published, so a subscriber reports the time from publish to arrival,
+not the time that it waited for a record. The native client uses asyncio, which does not work in a process that gevent
+has patched: each user runs the client in a separate process (`native_service.py`). Rejected: an operating system thread
+that runs uvloop, because the thread sometimes waited forever for a lock that gevent had patched.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class StreamUser(User):
 
     @task
     def receive(self) -> None:
-        """Read one event; if it has records, report the age of the last one."""
+        """Read one event; if it has records, report the age of the last one. An error is reported and ends the user."""
         failure: Exception | None = None
         data, latency_ms = b"", 0.0
         try:
@@ -196,7 +196,10 @@ class WebSocketUser(User):
 
     @task
     def receive(self) -> None:
-        """Receive one message; for a batch, report the age of its last record."""
+        """Receive one message; for a batch, report the age of its last record.
+
+        Other messages and errors are reported as failures; the loss of the connection also stops the user.
+        """
         received: str | bytes = ""
         failure: Exception | None = None
         latency_ms = 0.0

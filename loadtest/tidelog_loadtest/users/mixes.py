@@ -1,6 +1,6 @@
 """Mixes of users, the ramp, and the default limits of the load test.
 
-They are not in the locust file, because importing locust patches the standard library.
+This module is separate from the locust file, because importing locust patches the standard library.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ FETCH_MAX_BYTES: Final = 1 << 20
 class Done:
     """The result of one task.
 
-    Args:
+    Attributes:
         response_ms: duration of the client's call.
         length_bytes: bytes published or fetched; 0 after a failure.
         failure: the client's exception as text, or None.

@@ -1,8 +1,8 @@
 """`make loadtest`: run locust's users in a ramp against a node and a gateway, compare the figures with limits, report.
 
-Locust runs as a separate process because importing it patches the standard library. It writes its figures to files;
+Locust runs as a separate process because importing it patches the standard library. Locust writes its figures to files;
 this process reads them, compares them with the limits and writes the report. The exit code is 0 if all limits were
-kept, else 1.
+kept, 130 after Ctrl-C or SIGTERM, else 1.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tidelog_loadtest.users.report import report
 from tidelog_loadtest.users.thresholds import judge, read_figures, read_moments
 
 LOCUST_OVERTIME_S: Final = 60.0
-"""Time limit for locust, in addition to the duration of the run, to import, to stop the users and to print the
-table."""
+"""Time limit for locust, in addition to the duration of the run, for its start, for stopping the users and for printing
+the table."""
 
 LOCUST_STOP_TIMEOUT_S: Final = 20.0
 PARTITIONS: Final = 4
@@ -67,7 +67,8 @@ async def run(plan: LoadPlan, directory: Path) -> int:
     """Run the load test with its files in `directory`; write the report and return the exit code.
 
     Raises:
-        CommandFailed: node or gateway did not start, or locust did not end.
+        CommandFailed: node or gateway did not start, or locust failed or did not end in time.
+        TidelogError: a topic could not be created.
     """
     async with contextlib.AsyncExitStack() as stack:
         node_command = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")

@@ -35,7 +35,14 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Measurements of one kind of request at one second of the run, over the last 10 s."""
+    """Measurements at one second of the run, over the last 10 s.
+
+    Attributes:
+        at_s: seconds since the first measurement.
+        users: number of running users.
+        name: name of the kind of request; `AGGREGATED` for all kinds together.
+        p95_ms: 95th percentile of the response time; None if there was no request.
+    """
 
     at_s: float
     users: int

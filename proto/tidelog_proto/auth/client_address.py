@@ -9,7 +9,7 @@ V6_PREFIX_BITS: Final = 64
 
 
 def counted_address(host: str) -> str:
-    """Return the network that a limit counts for an address: /32 for IPv4, /64 for IPv6; "" for other text."""
+    """Return the network by which a limit counts an address: /32 for IPv4 (also mapped), /64 for IPv6; "" otherwise."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,8 +1,8 @@
 """Check of the `Host` header on plain HTTP servers, against DNS rebinding.
 
 A page of `evil.example` may have that name resolve to this machine after it is loaded. The browser then treats its
-requests as same-origin, so the page can read every answer. It cannot change `Host`, which contains its own name. A
-server that requires no credentials therefore accepts only names that an attacker cannot register: addresses,
+requests as same-origin, so the page can read every answer. The page cannot change `Host`, which contains its own name.
+A server that requires no credentials therefore accepts only names that an attacker cannot register: addresses,
 `localhost`, the machine's name, and names in the settings.
 """
 
@@ -30,7 +30,7 @@ class HostNames:
         self._names = {_plain(name) for name in ("localhost", machine, machine.partition(".")[0], *named)} - {""}
 
     def is_own(self, host: str) -> bool:
-        """Return whether a `Host` header names this server; the port is ignored."""
+        """Return whether a `Host` header contains an accepted name or any IP address; the port is ignored."""
         parts = _HOST.fullmatch(host.strip())
         if parts is None:
             return False

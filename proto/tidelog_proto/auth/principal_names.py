@@ -23,7 +23,8 @@ _SHARED_LETTER_WORDS: Final = frozenset({"MODIFIER", "KATAKANA-HIRAGANA", "IDEOG
 def principal_name_fault(name: str) -> str | None:
     """Return why a name is invalid for a principal or role; None if it is valid.
 
-    The message escapes all characters of the name except printable ASCII, so that the difference is visible.
+    Unless the name is reserved, the message escapes all its characters except printable ASCII, so that the difference
+    is visible.
     """
     if not 1 <= len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
         chars = f"1 to {PRINCIPAL_CHARS_MAX} printable characters"

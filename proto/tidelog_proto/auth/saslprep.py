@@ -26,7 +26,8 @@ def saslprep(text: str) -> str:
     """Return the normal form of a user name or password.
 
     Raises:
-        ValueError: the result is empty, or contains a prohibited character; the message does not contain the text.
+        ValueError: the result is empty, contains a prohibited character, or mixes right-to-left with left-to-right
+            text. The message does not contain the text.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)

@@ -135,6 +135,7 @@ class ServerSide:
     Attributes:
         opening: the client's first message.
         nonce: the node's nonce: fresh, random, printable and without commas.
+        verifier: the stored verifier of the user's password.
     """
 
     opening: Opening
@@ -170,6 +171,7 @@ class ClientSide:
     """A client's side of one exchange.
 
     Args:
+        name: the user name.
         nonce: fresh, random, printable and without commas.
 
     Raises:
@@ -200,7 +202,11 @@ class ClientSide:
         return self._challenge[1:]
 
     def final(self, salted: bytes) -> str:
-        """Return the client's final message; `salted` is the result of `salted_password` for the node's challenge."""
+        """Return the client's final message.
+
+        Args:
+            salted: the result of `salted_password` with the salt and iteration count from `challenged`.
+        """
         assert self._challenge is not None, "`challenged` is called first"
         server_first = self._challenge[0]
         without_proof = f"c=biws,r={_matched(_SERVER_FIRST, server_first, 'server-first-message')[1]}"
@@ -214,7 +220,8 @@ class ClientSide:
         """Verify the node's final message.
 
         Raises:
-            ScramError: the signature is wrong, so the sender does not have the user's password verifier.
+            ScramError: the message is malformed, or the signature is wrong: the sender does not have the user's
+                password verifier.
         """
         signature = _decoded(_matched(_SERVER_FINAL, message, "server-final-message")[1], "server signature")
         if not self._signature or not hmac.compare_digest(signature, self._signature):

@@ -1,7 +1,7 @@
-"""Permission checks of secret files: readable by the owner and a group, never by every user.
+"""Permission checks of secret files: the owner and a group may have access, other users may not.
 
 Group access is needed in containers, whose user is rarely the file's owner. Files that an orchestrator mounts into a
-container are accepted although their mode is world-readable (444 for Docker secrets, 644 for Kubernetes): the file
+container are accepted although their mode is world-readable (444 for Docker secrets, 644 for Kubernetes): such a file
 belongs to root and is on a read-only file system or below /run/secrets, so the process cannot change its mode, and only
 the container's own processes see it.
 """
@@ -28,7 +28,7 @@ def permission_fault(descriptor: int, path: Path, what: str) -> str:
 
 
 def file_permission_fault(path: Path, what: str) -> str:
-    """Return why the permissions of a secret file are refused; "" if they are accepted or the file is missing.
+    """Return why the permissions of a secret file are refused; "" if they are accepted or cannot be read.
 
     Args:
         what: names the content in the message.
@@ -56,7 +56,7 @@ def is_accessible_to_all_users(mode: int, owner: int, path: Path, *, is_read_onl
     A file of root that is mounted read-only, or below `MOUNTED_BELOW`, may be readable, as secrets of containers are.
 
     Args:
-        mode: the file's mode with its type; pipes and terminals are not checked, since other users cannot open them.
+        mode: the file's mode with its type; only regular files are checked, not pipes and terminals.
         owner: user id of the owner.
         path: the file's path without symbolic links.
         is_read_only: whether the file system is mounted read-only.

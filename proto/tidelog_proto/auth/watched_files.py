@@ -62,12 +62,13 @@ def _at_once(path: str, flags: int) -> int:
 
 
 class Followed(Generic[T]):
-    """The parsed content of files, reloaded when they change.
+    """The parsed content of files, which `look` reloads.
 
     Args:
-        read: reads and parses the files. While it raises `refusal`, the last value stays in use and the fault is
+        read: reads and parses the files. While it raises `refusal`, the last value stays in use, and each new fault is
             logged once.
         refusal: the exception that `read` raises for invalid files.
+        log: the logger for faults.
 
     Attributes:
         value: the last valid content.

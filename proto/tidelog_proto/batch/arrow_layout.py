@@ -69,7 +69,10 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     """Check a message's nodes and buffers against the header.
 
     Args:
+        message: the parsed message.
         lengths: sizes of the message's buffers in bytes, after decompression (`buffer_lengths`).
+        flags: the flags in the header.
+        record_count: the record count in the header.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -138,7 +141,7 @@ def places_of(flags: int, kept_flags: int) -> tuple[list[int], list[int]]:
 
 
 def _at_most(needed_bytes: int) -> int:
-    """Return the longest allowed buffer of fixed-size items: Arrow's writer truncates slices to whole cache lines."""
+    """Return the maximum size of a buffer of fixed-size items: Arrow's writer cuts slices at whole cache lines only."""
     return -(-needed_bytes // _WRITER_PADDING_BYTES) * _WRITER_PADDING_BYTES
 
 

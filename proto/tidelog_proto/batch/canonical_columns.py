@@ -31,7 +31,7 @@ def exact_timestamps(stamps_us: Int64s) -> pa.Array[Any]:
 
 
 def exact_bytes(array: Any) -> pa.Array[Any]:
-    """Return a column of bytes or text, which may contain nulls."""
+    """Return the canonical form of a column of bytes or text, which may contain nulls."""
     count, validity = len(array), None
     null_count = array.null_count
     if null_count:
@@ -46,7 +46,7 @@ def exact_bytes(array: Any) -> pa.Array[Any]:
 
 
 def exact_headers(lists: Any) -> pa.Array[Any]:
-    """Return the canonical form of a column of header lists; no list is null, and at least one is not empty."""
+    """Return the canonical form of a column of header lists, of which none may be null and not all empty."""
     pairs = lists.flatten()
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(), dtype=np.int32)
     children = [exact_bytes(pairs.field("key")), exact_bytes(pairs.field("value"))]

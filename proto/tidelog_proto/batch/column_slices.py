@@ -1,8 +1,9 @@
 """Positions of keys and tags in the bytes of a stored batch, found without pyarrow if possible.
 
 pyarrow needs some 30 µs to read a message of any size, which dominates the cost of indexing small batches. The body of
-an uncompressed batch is the memory that Arrow arrays would reference, so its description contains the positions of a
-column's offsets and data. Parsed descriptions are cached by shape. pyarrow decodes compressed and derived batches.
+an uncompressed batch is the memory that Arrow arrays would reference, so the metadata of the message contains the
+positions of a column's offsets and data. Parsed metadata is cached by its bytes. pyarrow decodes compressed and derived
+batches.
 
 The batch was verified when the node received it; the caller checks its CRC32C.
 """

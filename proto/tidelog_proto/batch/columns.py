@@ -164,7 +164,8 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
 def with_tight_headers(columns: pa.RecordBatch) -> pa.RecordBatch:
     """Return canonical columns whose header lists reference no data outside the batch.
 
-    Arrow's writer truncates most slices; for a slice without headers it writes the offsets of the whole array.
+    Arrow's writer truncates most slices to their own data. Only if a slice has no headers, the writer keeps the offsets
+    of the whole array.
     """
     at = columns.schema.get_field_index("headers")
     if at < 0:
@@ -260,7 +261,7 @@ def _header_fields() -> Iterable[pa.Field[Any]]:
 
 
 def _without_null_lists(array: Any) -> pa.Array[Any]:
-    """Return the headers column with null lists replaced by empty ones."""
+    """Return the headers column with null lists replaced by empty ones; refuse null headers and names."""
     if array.null_count:
         counts: Any = pc.list_value_length(array)
         ends: Any = pc.cumulative_sum(counts.fill_null(0))

@@ -59,7 +59,7 @@ def encode_body(columns: pa.RecordBatch, codec: Codec) -> tuple[memoryview, int]
 
 
 def strongest_body(columns: pa.RecordBatch) -> tuple[memoryview, int]:
-    """Return the smallest body that zstd produces, and its uncompressed length in bytes.
+    """Return the body compressed by zstd at level 19, and its uncompressed length in bytes.
 
     This takes about a hundred times as long as `encode_body`.
     """
@@ -70,11 +70,13 @@ def strongest_body(columns: pa.RecordBatch) -> tuple[memoryview, int]:
 
 
 def decompressed_message(body: Buffer, codec: Codec, uncompressed_length: int) -> Buffer:
-    """Return the Arrow IPC message in a body; for GZIP and SNAPPY a new buffer of `uncompressed_length` bytes.
+    """Return the Arrow IPC message in a body.
+
+    For GZIP and SNAPPY this is a new buffer of `uncompressed_length` bytes, for other codecs the unchecked body itself.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH if the body does not decompress to exactly that many bytes. At most one byte more
-            is produced.
+        ProtocolError: CORRUPT_BATCH if a GZIP or SNAPPY body does not decompress to exactly that many bytes. At most
+            one byte more is produced.
     """
     if codec is Codec.GZIP:
         return _gunzip(body, uncompressed_length)

@@ -56,7 +56,11 @@ class _Field(NamedTuple):
 
 
 class ContentHasher:
-    """Hashes contents by a key of `CONTENT_KEY_BYTES`. Thread-safe: it has no mutable state."""
+    """Computes the keyed hashes of records' contents. Thread-safe: a hasher has no mutable state.
+
+    Args:
+        key: `CONTENT_KEY_BYTES` secret random bytes.
+    """
 
     def __init__(self, key: bytes) -> None:
         assert len(key) == CONTENT_KEY_BYTES

@@ -1,8 +1,9 @@
 """Batches from which the owner dropped duplicate records before it assigned offsets (ADR 0087).
 
 Unlike a derived batch (`derived_batch.py`), such a batch has no offset gaps: the remaining records are numbered
-consecutively. It keeps its producer, and counts as many sequence numbers as the original had records: `sequence_span`
-in the header. If no record remains, a control batch with one hidden record preserves the sequence numbers.
+consecutively. The batch keeps its producer id, and counts as many sequence numbers as the original had records:
+`sequence_span` in the header. If no record remains, a control batch with one hidden record preserves the sequence
+numbers.
 """
 
 from __future__ import annotations

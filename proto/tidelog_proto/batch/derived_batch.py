@@ -6,22 +6,23 @@ offset delta, with or without records, and the next one begins right after it. C
 (indexes, recovery, replication, positions) therefore needs no support for gaps.
 
 The output of `Deriver` depends only on the covered range of offsets, the surviving records (offset, columns, control
-flag, and the append timestamp of their batch rounded up to a minute) and the epoch. It does not depend on how the
-records were batched before. A derivation preserves all three, so deriving in several rounds gives the same bytes as
+flag, and the append timestamp of their batch rounded up to a minute) and the epoch, not on how the records were
+batched before. A derivation preserves all three, so deriving in several rounds gives the same bytes as
 deriving the originals once, and a replica that missed a round converges with the others. The rules only depend on
 survivors:
 
 - Survivors share a batch as long as they are at most `DERIVED_RECORDS_MAX` and weigh at most `DERIVED_WEIGHT_BYTES_MAX`
-  (a record weighs what its columns would take if it had all of them; a heavier one is alone in its batch), are all
+  (the weight of a record is the size that its columns would have if none were missing; a heavier one is alone), are all
   control records or none, have the same rounded append timestamp, and lie within `SPAN_MAX` offsets.
 - The first batch begins at the start of the range or, if the first survivor is further away than a span, after as many
   whole spans without records as fit between them; every other batch begins at its first record. A batch extends to the
   next one, the last to the end of the range, but at most over one span; offsets that are still uncovered are covered by
   batches without records, of one span each except the last. A range without survivors is covered by those alone.
 - The timestamp and value columns are always present; key, tag and headers if a record of the batch has one.
-- The body is compressed by lz4 if that saves a quarter, otherwise not; by zstd if only that fits a batch.
-- Producer id, epoch, sequence and owner incarnation are 0. A batch without records consists of a header, with append
-  timestamp 0.
+- The body is compressed by lz4 if it has at least 1 KiB and that saves a quarter, otherwise not; by zstd if only that
+  fits a batch.
+- Producer id, producer epoch, base sequence and owner incarnation are 0. A batch without records consists of a header,
+  with append timestamp 0.
 
 Rejected: keeping the codec and the exact append timestamp of the sources. Several sources may differ, and after one
 round the source of a survivor is no longer known.
@@ -66,11 +67,12 @@ _WORTH_COMPRESSING: Final = 0.75
 class Deriver:
     """Removes records from consecutive batches; see the module for the output.
 
-    It buffers at most the survivors of one output batch and one source batch. It returns whole batches, stamped and
-    with their running digests, ready to be stored consecutively.
+    A deriver buffers at most the survivors of one output batch and one source batch, and returns whole batches, stamped
+    and with their running digests, ready to be stored consecutively.
 
     Args:
         start_offset: start of the covered range, usually of an epoch: the base offset of the first batch.
+        epoch: epoch of the output batches.
         previous_digest: the running digest before the range; 0 at the start of an epoch.
     """
 
@@ -125,7 +127,7 @@ class Deriver:
         return self._tiled_to(self.end_offset)
 
     def _room(self, rows: Survivors, at: int) -> int:
-        """Return how many of the rows from `at` on fit the open group; 0 if it must be closed first."""
+        """Return how many of the rows from `at` on fit the open group; 0 if the group must be closed first."""
         group = self._group
         if group.rows and (rows.control, rows.append_us) != (group.control, group.append_us):
             return 0
@@ -178,7 +180,7 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
     """Return the matching records of a stored batch: `view` itself if all match, None if none match.
 
     Otherwise the result is a derived batch that covers the same offsets, with the batch's epoch and append timestamp.
-    It is not part of a log: its digest has no predecessor. Records of control batches never match.
+    The derived batch is not part of a log: its digest has no predecessor. Records of control batches never match.
 
     Args:
         view: header and body.
@@ -196,10 +198,10 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
 
 
 def kept_rows(batch: RecordBatch, keep: Keep) -> bytearray | None:
-    """Return some records of a stored batch as `filter_batch` does; None for no records.
+    """Return the records `keep` of a stored batch as a derived batch, as `filter_batch` does; None for no records.
 
     Raises:
-        ProtocolError: BATCH_TOO_LARGE as `Deriver.finish`.
+        ProtocolError: CORRUPT_BATCH if the body does not decode; BATCH_TOO_LARGE as `Deriver.finish`.
     """
     header = batch.header
     rows = survivors_of(batch, keep, weighed=False)

@@ -28,8 +28,9 @@
 | 124 | 4 | header CRC32C, over bytes 0..123 | both |
 
 The running digest of a batch is the CRC32C of its bytes 0..119, continued from the digest of the previous batch in the
-epoch (0 for the first). It covers the body through the body CRC, so two replicas with equal digests at an offset have
-the same prefix. It follows the bytes that it covers, so one pass over contiguous bytes computes it.
+epoch (0 for the first). The digest covers the body through the body CRC, so two replicas with equal digests at an
+offset have the same prefix. The field comes right after the bytes that it covers, so one pass over contiguous bytes
+computes the digest.
 """
 
 from __future__ import annotations
@@ -264,11 +265,14 @@ def claims_plain(buffer: Buffer) -> bool:
 def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> BatchHeader:
     """Parse the header at `at`, checking everything that does not need the body.
 
-    `is_sent`: the batch was sent by a node to a reader and may lack columns.
+    Args:
+        buffer: contains the header.
+        at: position of the header.
+        is_sent: whether a node sent the batch to a reader, so that columns may be missing.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH (size, magic, CRC, reserved bytes, counts), UNSUPPORTED_BATCH (version, body kind,
-            flags, codec, schema), BATCH_TOO_LARGE (lengths or records beyond the limits).
+        ProtocolError: CORRUPT_BATCH (size, magic, CRC, reserved bytes, counts, timestamps), UNSUPPORTED_BATCH (version,
+            body kind, flags, codec, schema), BATCH_TOO_LARGE (lengths beyond the limits).
     """
     if len(buffer) - at < HEADER_BYTES:
         raise _corrupt(f"a batch header must have {HEADER_BYTES} bytes, got {max(0, len(buffer) - at)}")
@@ -308,8 +312,8 @@ def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
     """Return the header of a buffer that is exactly one batch as producers send them; None for all other buffers.
 
     Fast path in one call: the header and the body's CRC have passed all checks of `unpack_header` and of
-    `RecordBatch.parse`. None if a check fails, and for control, derived and projected batches and those without values:
-    `RecordBatch.parse` handles or refuses these.
+    `RecordBatch.parse`. None if a check fails, and for control, derived and projected batches, those without values,
+    and those with a sequence span: `RecordBatch.parse` handles or refuses these.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:

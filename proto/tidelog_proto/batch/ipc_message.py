@@ -96,7 +96,7 @@ def metadata_bytes(message: Buffer) -> int:
 
 
 def parse_message(message: Buffer) -> Message:
-    """Parse a message's description; check that it is a RecordBatch without trailing bytes, and every access.
+    """Parse a message's metadata; check that it is a RecordBatch without trailing bytes, and every reference in it.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -105,7 +105,11 @@ def parse_message(message: Buffer) -> Message:
 
 
 def describe(metadata: bytes, message_bytes: int) -> Message:
-    """Parse a description from a message's metadata; `message_bytes` is the length of the whole message.
+    """Parse a message's metadata.
+
+    Args:
+        metadata: the metadata, without the prefix.
+        message_bytes: length of the whole message.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.

@@ -14,7 +14,7 @@ The 64-bit hash of up to `LONG_BYTES` bytes, in unsigned 64-bit arithmetic that 
         h = (h xor w) · B;  h = h xor (h >> 29)
     h = (h xor (h >> 32)) · C;  h = h xor (h >> 29)
 
-A key whose length is a multiple of 8 has no padded word. For longer keys it is the first 64 bits of
+A key whose length is a multiple of 8 has no padded word. The hash of longer keys is the first 64 bits of
 MurmurHash3_x64_128.
 
 Rejected: `mmh3` for each key of a column, slower and with an object per key; hashing the dictionary of the column,

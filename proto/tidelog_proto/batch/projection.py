@@ -1,8 +1,8 @@
 """Projection of batches onto the columns that a reader requested, without decoding them.
 
 The buffers of an Arrow message are grouped by column and compressed separately, if at all. The buffers of the requested
-columns are copied after a new description, and the header gets the flags of these columns and PROJECTED: columns that
-it does not name may exist in the log. If the reader does not need the body, only the header is sent.
+columns are copied after new metadata, and the header gets the flags of these columns and PROJECTED, which means that
+the batch may have other columns in the log. If the reader does not need the body, only the header is sent.
 
 The body's CRC is computed again, so the old one is checked first; otherwise damaged data would get a valid CRC.
 
@@ -72,7 +72,7 @@ class Projection(NamedTuple):
         columns: flags of the requested columns.
         from_us, until_us: batches whose records are all older than `from_us`, or all `until_us` or newer, may be
             omitted; µs since 1970, None for no bound.
-        end_offset: batches that begin at or after it may be omitted.
+        end_offset: batches that begin at or after this offset may be omitted.
     """
 
     columns: int = COLUMN_FLAGS
@@ -105,7 +105,8 @@ def project(batch: Buffer, columns: int) -> Buffer:
     """Return the projection of exactly one batch's bytes onto `columns` (flags), or the batch unchanged.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH if the batch is damaged; a batch that is returned unchanged is not fully checked.
+        ProtocolError: as `unpack_header`; CORRUPT_BATCH if the body is damaged, which is not checked for a batch that
+            is returned unchanged.
     """
     header = unpack_header(batch)
     if not header.record_count or not header.flags & COLUMN_FLAGS & ~columns:
@@ -143,7 +144,7 @@ def _cut(header: BatchHeader, body: memoryview, kept_flags: int) -> bytes:
     _NUMBER.pack_into(head, PREFIX_BYTES + places.record_count_at, header.record_count)
     _NUMBER.pack_into(head, PREFIX_BYTES + places.body_length_at, at)
     cut = b"".join((head, *parts))
-    # Only the length of the description differs from that of the whole message.
+    # `uncompressed_bytes` only reads the position of the body, which is after the new head.
     whole = description._replace(body_at=len(head))
     projected = header._replace(
         flags=header.flags & ~COLUMN_FLAGS | kept_flags | Flags.PROJECTED,

@@ -133,7 +133,7 @@ def iter_batches(buffer: Buffer) -> Iterator[memoryview]:
     Only magic and length of each are checked; `RecordBatch.parse` or `verify_batch` check the rest.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH if the buffer does not consist of whole batches.
+        ProtocolError: CORRUPT_BATCH if the buffer does not consist of whole batches; BATCH_TOO_LARGE as `batch_length`.
     """
     view = memoryview(buffer)
     at = 0
@@ -179,7 +179,7 @@ class RecordBatch:
 
     @property
     def base_offset(self) -> int:
-        """Start of the batch or slice: the first record's offset, or, for a derived batch, an offset before it."""
+        """Start of the batch or slice: the first record's offset, for a derived batch possibly an offset before it."""
         return self._start
 
     @property
@@ -244,7 +244,7 @@ class RecordBatch:
         return offsets
 
     def offset_list(self) -> Sequence[int]:
-        """Return each record's offset as Python ints: a range if there are no gaps."""
+        """Return each record's offset as Python ints: a range, or a list for a derived batch."""
         if not self.derived:
             return range(self._start, self.end_offset)
         return cast("list[int]", self.offsets().to_pylist())
@@ -304,7 +304,7 @@ class RecordBatch:
 
 
 def plain_columns_of(batch: RecordBatch) -> PlainColumns | None:
-    """Return the columns of a batch read without pyarrow; None for slices and batches that need `columns`."""
+    """Return the columns of a batch read without pyarrow; None for slices and batches that are not plain."""
     return None if batch._first else plain_columns(batch.header, batch._body)  # noqa: SLF001 - of this module
 
 

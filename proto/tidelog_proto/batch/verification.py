@@ -89,8 +89,8 @@ def verify_batch(view: Buffer) -> BatchHeader:
 def verify_stored(view: Buffer) -> BatchHeader:
     """Validate exactly one batch's bytes as another node stores them; return its header.
 
-    They may be a derived batch (`derived_batch.py`), which must also satisfy the rules of derived batches: only a
-    header if there are no records; otherwise ascending offset deltas up to at most the last one, a timestamp column,
+    A derived batch (`derived_batch.py`) must also satisfy the rules of derived batches: only a header if there are no
+    records; otherwise ascending offset deltas up to at most the last offset delta of the header, a timestamp column,
     and no producer.
 
     Raises:

@@ -23,7 +23,7 @@ SLICE_S: Final = 0.002
 REST_S_MAX: Final = 0.05
 """Longest pause of the scheduler after a turn that took long because the machine was busy."""
 _SLOWER: Final = 3
-"""Factor by which a slice may exceed its known cost on a slow or busy machine."""
+"""Maximum multiple of its estimated cost that a slice is charged, because its measured time may include other tasks."""
 
 
 class Reader(Protocol):
@@ -121,7 +121,7 @@ class Turns:
         return time.perf_counter() if await self._slots.take(key, reader) else None
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        """Count the time of a slice, at least its known cost and at most `_SLOWER` times that.
+        """Count the time of a slice, at least its estimated cost and at most `_SLOWER` times that.
 
         The measured time may include other tasks.
         """

@@ -96,7 +96,7 @@ class SlotQueue(Generic[T]):
                 del self._waiting[key]
 
     def next(self) -> tuple[Hashable, T] | None:
-        """Take a slot for the next waiting item; None if no slot is free, or no waiting item may use one."""
+        """Take a slot for the next waiting item; None if paused, no slot is free, or no waiting item may use one."""
         if self._taken >= self._slots or self.is_paused:
             return None
         for key, items in self._waiting.items():

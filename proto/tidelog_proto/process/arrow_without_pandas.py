@@ -1,10 +1,10 @@
-"""Keep Arrow from importing pandas, which would block the event loop of a server for a second at the first record.
+"""Prevention of Arrow's import of pandas, which would block a server's event loop for a second at the first record.
 
 `pyarrow` looks for pandas once in a process, at the first conversion of a Python value (`pa.array`, `pa.scalar`), and
 imports it if it is installed. In a node that happens while it serves its first record: the import can take longer than
 the failure detector's timeout, and needs some 40 MB.
 
-Only for processes of this project, not for a library in a user's process: `to_pandas` does not work afterwards.
+Use this module only in processes of this project, not in a user's process: `to_pandas` does not work afterwards.
 Rejected: importing pandas early, which only moves the delay to the start.
 """
 

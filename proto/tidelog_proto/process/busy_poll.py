@@ -30,7 +30,7 @@ _SOON: Final = 2
 """Factor of the polling time: after a wait of at most this multiple, the next wait polls."""
 
 PROCESSOR_CONTENDED_S: Final = 50e-6
-"""Time between two polls above which another task must have used the processor or the interpreter."""
+"""Time between two polls above which another task must have used the processor or the GIL."""
 
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.5

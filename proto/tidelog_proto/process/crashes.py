@@ -1,4 +1,4 @@
-"""Crashes of servers: they print the Python stacks of all threads to the log and leave no core file.
+"""Crash handling of servers: a crash prints the Python stacks of all threads to standard error and leaves no core file.
 
 A core file would contain keys, tokens, passwords and records. A library that aborts the process often prints nothing,
 so without the stacks only the number of the signal would be known.

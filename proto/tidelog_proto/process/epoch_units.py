@@ -11,7 +11,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _PER_SECOND: Final = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 FIRST_S: Final = 1_000_000_000
-"""September 2001; earlier times are not taken for those of another unit."""
+"""September 2001, in seconds. Smaller numbers are accepted in every unit, because they are plausible times."""
 _LAST_S: Final = 4_102_444_800
 """The year 2100."""
 _END: Final = timedelta(milliseconds=TIMESTAMP_MS_MAX + 1)

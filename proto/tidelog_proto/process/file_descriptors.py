@@ -14,7 +14,7 @@ REMEDY: Final = "raise the limit of open files (ulimit -n; LimitNOFILE= of syste
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard limit, at most to DESCRIPTORS_MAX; return the soft limit."""
+    """Raise the soft limit of open files to the hard limit, at most to DESCRIPTORS_MAX; return `descriptor_limit`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < target:

@@ -45,12 +45,13 @@ def no_collections() -> Iterator[None]:
 
 
 class _Collector:
-    """Freezes what survives a collection, and examines everything when the process is idle or has grown.
+    """Freezes the survivors of each full collection, and examines all objects when the process is idle or has grown.
 
     A collection of the oldest generation examines all objects of the process that are not frozen: 80 ms in a gateway
-    after its start, 900 ms in a node with 4,096 open partitions. Here it runs after 40,000 new objects at most, and its
-    survivors are frozen, so each takes some milliseconds. References still free frozen objects, but the collector does
-    not find cycles among them; so all objects are unfrozen and examined from time to time.
+    after its start, 900 ms in a node with 4,096 open partitions. Here such a collection runs after 40,000 new objects
+    at most, and its survivors are frozen, so each takes some milliseconds. Frozen objects are still freed when their
+    last reference is dropped, but the collector does not find cycles among them; so all objects are unfrozen and
+    examined from time to time.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,8 @@ class _Collector:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        gc.collect()  # Python compares the size of the oldest generation with that of its last collection
+        # Python skips collections of the oldest generation while it has grown little since its last collection.
+        gc.collect()
         self._blocks, self._memory_bytes, self._dropped = sys.getallocatedblocks(), _memory_bytes(), 0
 
 
@@ -113,9 +115,10 @@ _collector: Final = _Collector()
 
 
 def tune_garbage_collection(loop: asyncio.AbstractEventLoop) -> None:
-    """Freeze existing objects, keep later collections short, and examine all objects when `loop` is idle.
+    """Freeze existing objects, keep later collections short, and examine all objects when the process is idle or grew.
 
-    Objects of the start (modules, models, schemas) live as long as the process.
+    Existing objects (modules, models, schemas) are frozen, because most live as long as the process. `loop` runs the
+    checks.
     """
     _collector.start(loop)
 

@@ -1,8 +1,8 @@
 """Prometheus metrics for hot paths: plain numbers that a scrape reads; for nodes and gateways.
 
 prometheus_client's own metrics take a lock and validate at every step, which would be a tenth of the cost of a small
-publish. Only the event loop's thread writes these, and a scrape may run on another thread: it may see one of them a
-publish ahead of another, but never a torn value. They need the package prometheus-client.
+publish. Only the event loop's thread writes these numbers, and a scrape may run on another thread: it may see one of
+them a publish ahead of another, but never a torn value. This module needs the package prometheus-client.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TallyCounter(Collector):
 class Durations(Collector):
     """A histogram of seconds.
 
-    A frequent caller may do what `observe` does: `counts[bisect_left(bounds_s, seconds)] += 1` and `sum_s += seconds`.
+    Hot paths may inline `observe`: `counts[bisect_left(bounds_s, seconds)] += 1` and `sum_s += seconds`.
     """
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry, *, bounds_s: Sequence[float]) -> None:

@@ -8,10 +8,15 @@ from collections.abc import Callable
 
 
 class RateLimitedLog:
-    """Logs at most `lines` lines in `every_s` seconds, then the number of suppressed ones. Not thread-safe.
+    """Logs at most `lines` lines in `every_s` seconds. Not thread-safe.
+
+    The number of suppressed lines is logged before the first line after these seconds.
 
     Args:
-        lines: maximum number of lines that are logged in `every_s` seconds.
+        log: the logger.
+        level: level of all lines.
+        lines: maximum number of lines in `every_s` seconds.
+        every_s: duration of an interval, which begins with a line.
         now_s: a monotonic clock, in seconds.
     """
 

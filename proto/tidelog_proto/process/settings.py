@@ -4,7 +4,7 @@
 variables `TIDELOG_GATEWAY_…` and then with `overrides`, and validates the result once. An unknown key from any source
 is an error with a suggestion, so that misspelt settings are not silently ignored.
 
-Rejected: the sources of pydantic-settings. They validate source by source, ignore unknown variables and cannot report
+Rejected: the sources of pydantic-settings, which validate source by source, ignore unknown variables and cannot report
 the source of an invalid value. Only processes with settings import this module, because it needs pydantic, which the
 client alone does not install.
 """
@@ -42,7 +42,7 @@ def load_settings(
 
     Args:
         model: the settings model; its field names are the keys.
-        section: the table in the file; `gateway` also makes the prefix `TIDELOG_GATEWAY_`.
+        section: the table in the file; also determines the prefix of variables, such as `TIDELOG_GATEWAY_`.
         path: the TOML file, or None.
         overrides: values from the command line; None values are ignored.
         environ: environment variables; `os.environ` by default.

@@ -18,13 +18,13 @@ from tidelog_proto.limits import MIB
 QUEUE_BYTES_MAX: Final = MIB
 """Maximum number of queued bytes of one stream; further writes are dropped and counted."""
 DRAIN_S: Final = 1.0
-"""How long the end of the process waits for queued writes."""
+"""Maximum time that the end of the process waits for queued writes."""
 _WRITE_BYTES: Final = 4096
 """Maximum size of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave. Lines up to
 this size are written together."""
 _PAUSE_S: Final = 0.005
-"""Pause after each write, in which further lines are queued. Every write of this thread takes the interpreter's lock
-from the event loop twice, so thousands of single writes a second delay all requests."""
+"""Pause after each write, in which further lines are queued. Each write makes the writing thread take the GIL from the
+event loop twice, so thousands of single writes a second would delay all requests."""
 
 _dropped_before = 0
 _open: list[QueuedWriter] = []
@@ -113,7 +113,7 @@ def _queued(stream: TextIO) -> QueuedStream | None:
 
 
 class QueuedWriter:
-    """Writes to a descriptor on a thread of its own, in order. Thread-safe.
+    """Writes to a descriptor on a separate thread, in order. Thread-safe.
 
     Attributes:
         dropped: writes that were dropped because the queue was full or the descriptor failed.
@@ -133,7 +133,7 @@ class QueuedWriter:
         threading.Thread(target=self._run, name=f"tidelog-stream-{descriptor}", daemon=True).start()
 
     def put(self, data: bytes) -> None:
-        """Queue a write, or drop and count it if the queue is full. Never blocks."""
+        """Queue a write, or drop and count it if the queue is full or closed. Never blocks."""
         if not data:
             return
         with self._changed:
@@ -171,7 +171,7 @@ class QueuedWriter:
                 time.sleep(_PAUSE_S)
 
     def _take(self) -> list[bytes]:
-        """Wait for queued writes and return the first ones; return none if the writer is closed."""
+        """Wait for queued writes and return the first ones, or a report of dropped ones; [] if closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._is_closed)
             if not self._pending:

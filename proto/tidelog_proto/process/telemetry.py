@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 SCOPE: Final = "tidelog"
 INTERVAL_S_DEFAULT: Final = 60.0
 CLOSE_S: Final = 3.0
-"""How long the end of the process waits for pending exports."""
+"""Maximum time that the end of the process waits for pending exports."""
 _PROTOCOL: Final = "http/protobuf"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -83,7 +83,14 @@ class Telemetry:
     def begin(
         self, name: str, *, kind: trace.SpanKind, contexts: Sequence[str] = (), attributes: dict[str, Any] | None = None
     ) -> trace.Span:
-        """Start a span. The first of `contexts` (W3C `traceparent`) is its parent, the others become links."""
+        """Start a span.
+
+        Args:
+            name: name of the span.
+            kind: its OpenTelemetry kind.
+            contexts: W3C `traceparent` texts: the first is the parent, up to `TRACE_CONTEXTS_MAX` - 1 others are links.
+            attributes: attributes of the span.
+        """
         parent, *others = [_context_of(each) for each in contexts[:TRACE_CONTEXTS_MAX]] or [Context()]
         linked = [trace.get_current_span(each).get_span_context() for each in others]
         links = [trace.Link(each) for each in linked if each.is_valid]

@@ -1,4 +1,4 @@
-"""Decoding of base64 that a user gives: only the canonical form of RFC 4648, so that no two texts are the same bytes.
+"""Decoding of base64 from users: only the canonical form of RFC 4648, so that no two texts decode to the same bytes.
 
 Python's strict mode accepts `YR==`, whose unused bits are not zero, and `YWEx=`, whose padding is superfluous.
 """
@@ -66,7 +66,7 @@ def _fault(text: str) -> str:
 
 
 def _remedy(character: str) -> str:
-    """Return what is wrong with a character, and the remedy."""
+    """Return why a character is refused, and the remedy."""
     if character in "-_":
         return "is of the URL-safe alphabet; send + and / for - and _"
     if character.isspace():

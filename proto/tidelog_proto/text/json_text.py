@@ -63,6 +63,7 @@ def exact_json(content: bytes | str, *, around: int = 0) -> Any:
     """Parse JSON, with each number as a `JsonNumber`.
 
     Args:
+        content: text, or bytes in UTF-8.
         around: number of enclosing levels in `content` that do not count towards `JSON_DEPTH_MAX`.
 
     Raises:
@@ -75,7 +76,7 @@ def exact_json(content: bytes | str, *, around: int = 0) -> Any:
 
 
 def checked_json(content: bytes | str, *, around: int = 0) -> tuple[str, Any]:
-    """Return JSON as text, and parsed; numbers with a fraction may be rounded in the parsed value.
+    """Return JSON as text, and parsed; numbers with a fraction or exponent may be rounded in the parsed value.
 
     Args:
         around: see `exact_json`.
@@ -100,6 +101,10 @@ def json_text(content: bytes | str) -> str:
 
 def check_limits(text: str, *, around: int = 0) -> None:
     """Refuse well-formed JSON that exceeds a limit or contains an unpaired surrogate.
+
+    Args:
+        text: well-formed JSON.
+        around: see `exact_json`.
 
     Raises:
         ValueError: with the violated limit.

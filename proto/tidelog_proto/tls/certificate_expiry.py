@@ -1,4 +1,4 @@
-"""Expiry of the certificates of a node or a gateway: a metric, and a daily warning in the log before the end.
+"""Expiry of the certificates of a node or a gateway: a metric, and a daily warning from days before the expiry on.
 
 An expired certificate does not affect open connections, but new ones fail: clients and nodes can no longer connect.
 """
@@ -58,7 +58,7 @@ class CertificateExpiryMonitor:
         self._warned_s: dict[str, float] = {}
 
     def read(self) -> None:
-        """Read the expiry of all files again.
+        """Read the expiry of all files again, report it to `tell`, and let `look` warn again at once.
 
         The last expiry of an unreadable file is kept; `reloaded_files` logs the fault.
         """
@@ -73,7 +73,7 @@ class CertificateExpiryMonitor:
             self._tell(ending.what, ending.ends_s)
 
     def look(self) -> None:
-        """Log a warning for each file that expires soon or has expired."""
+        """Log a warning, at most once a day, for each file that expires soon or has expired."""
         now_s = self._now_s()
         for ending in self._endings.values():
             left_s = ending.ends_s - now_s

@@ -60,7 +60,11 @@ class TlsAcceptor:
         return len(self._shaking)
 
     def admit(self, above: asyncio.BaseProtocol) -> TlsStream:
-        """Return the protocol for an accepted connection; `above` gets the connection after the handshake."""
+        """Return the protocol for an accepted connection.
+
+        Args:
+            above: the server's protocol, which gets the connection after the handshake.
+        """
         address = ""
 
         def called(host: str) -> None:

@@ -1,7 +1,8 @@
 """Certificate revocation lists (CRLs): parsing, validation, and checks of certificates on open connections.
 
 With revocation checks enabled, OpenSSL refuses a revoked certificate, but also every certificate whose CA has no list
-or only an expired one. A file that would do so for this side's own CA would refuse every peer, so it is refused.
+or only an expired one. If the lists would have this effect for this side's own CA, every peer would be refused, so the
+file of the lists is refused instead.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _has_signed(authority: x509.Certificate, one: x509.CertificateRevocationList
 
 
 def revoked_of(content: bytes, der_certificates: Sequence[bytes]) -> list[bool]:
-    """Return for each certificate, in DER, whether the lists contain it.
+    """Return for each certificate (in DER) whether one of the lists (in PEM) revokes it.
 
     Raises:
         ValueError: as `lists_in`.

@@ -89,10 +89,11 @@ def begins_tls(first: bytes, *, handshake: bool = True) -> bool:
 
 
 class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
-    """One connection: the protocol of a loop's transport; `above` gets `connection_made` after the handshake.
+    """One TLS connection: a protocol to the event loop's transport, and a transport to the protocol `above`.
 
     Args:
-        above: a Protocol or a BufferedProtocol.
+        context: the TLS context.
+        above: a Protocol or a BufferedProtocol; gets `connection_made` after the handshake.
         timeout_s: limit of the handshake.
         shaken: called once, with None when the handshake is complete (before `connection_made`), or with its error;
             in that case `above` is not called.
@@ -143,7 +144,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
 
     @property
     def shown(self) -> bytes | None:
-        """The peer's verified certificate in DER; empty if it sent none, None during the handshake."""
+        """The peer's verified certificate in DER; empty if the peer sent none, None during the handshake."""
         try:
             return self._tls.getpeercert(binary_form=True) or b""
         except ValueError:  # the handshake is in progress

@@ -24,7 +24,7 @@ from tidelog_proto.wire.pushed_events import PushedEvent, pushed_event
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
-"""Number of bytes that are received at first after a frame that was larger than the scratch buffer."""
+"""Number of bytes that are received at first after a frame whose attachment was larger than the scratch buffer."""
 
 Admit = Callable[[pb.Envelope, int], bool]
 """Called with a frame's envelope and attachment length before memory is allocated; returns False to decline it."""
@@ -74,7 +74,7 @@ class FrameReceiver:
         self._at = 0
         """Position of the first byte in the scratch buffer that is not parsed."""
         self.incomplete: pb.Envelope | None = None
-        """Envelope of the frame whose attachment is being received into memory of its own; None between frames."""
+        """Envelope of the frame whose attachment is being received into its own buffer; None otherwise."""
         self._attachment = _NOTHING
         self._attachment_filled = 0
         self.discard_bytes = 0
@@ -95,7 +95,7 @@ class FrameReceiver:
         return self._scratch[self._filled :]
 
     def goes_on(self, size_bytes: int) -> bool:
-        """Count bytes in the middle of a large attachment; return False for all other bytes, which `take` takes.
+        """Count bytes in the middle of a large attachment; return False for other bytes, which are then for `take`.
 
         A fast path for callers that wait for the complete frame; `take` accepts these bytes as well.
         """

@@ -79,10 +79,11 @@ class Frame(NamedTuple):
 
 
 def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Prefix:
-    """Check the 8 bytes at `at` and return the lengths of what follows.
+    """Check the 8 bytes at `at` and return the lengths of the envelope and the attachment after them.
 
     Raises:
-        ProtocolError: FRAME_TOO_LARGE past a limit, MALFORMED_FRAME for lengths that contradict each other.
+        ProtocolError: FRAME_TOO_LARGE past a limit; MALFORMED_FRAME for lengths that contradict each other, and for the
+            first bytes of HTTP or TLS.
     """
     frame_bytes, envelope_bytes = PREFIX.unpack_from(buffer, at)
     if frame_bytes > frame_bytes_max:

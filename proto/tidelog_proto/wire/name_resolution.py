@@ -75,7 +75,7 @@ async def over_socket(above: asyncio.BaseProtocol, connected: socket.socket) -> 
 
     If the protocol closes its transport in `connection_made`, uvloop closes the descriptor before it links the socket
     object to the transport, so the object would later close a descriptor that has got the same number. libuv aborts
-    the process, without a message, if such a descriptor is one that it polls. So the object gives up its number here.
+    the process, without a message, if it polls that descriptor. So the object is detached from its descriptor here.
     """
     try:
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: above, sock=connected)
@@ -93,7 +93,7 @@ async def connected_socket(
     """Connect to the first of a host's addresses that answers (RFC 8305); return the socket.
 
     Addresses are tried in the resolver's order, with address families alternating. The next one is tried when one fails
-    or has not answered within STAGGER_S, so an address that drops packets does not use up the time-out.
+    or has not answered within STAGGER_S, so an address that drops packets does not use up the timeout.
 
     Args:
         host: name or address.

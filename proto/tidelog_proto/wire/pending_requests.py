@@ -1,8 +1,8 @@
 """Pending requests of one connection, on one event loop.
 
 Requests are numbered in the order in which they are sent, and an answer contains the number. Each request ends exactly
-once: with its answer, a time-out, or the error of the connection. All requests share one timer, which is not moved when
-answers arrive.
+once: with its answer, a timeout, or the error of the connection. All requests share one timer, which is not moved when
+answers arrive: if it fires early, it is set to the next timeout.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class PendingRequest(NamedTuple):
 
     Attributes:
         answered: called once with the answer or an error; it must not raise.
-        timeout_s: the time-out, as given to `PendingRequests.add`, in seconds.
-        expires_at: the loop time of the time-out.
+        timeout_s: the timeout, as given to `PendingRequests.add`, in seconds.
+        expires_at: the loop time at which the request times out.
         due_at: the loop time at which the answer is due; before that the peer may hold it back (long polling).
     """
 
@@ -36,7 +36,7 @@ class PendingRequests(Generic[ErrorT]):
     """The pending requests of a connection.
 
     Args:
-        late: creates the error of a request that timed out; takes the time-out in seconds.
+        late: creates the error of a request that timed out; takes the timeout in seconds.
 
     Attributes:
         waiting: the requests by number, oldest first; the receiver of an answer removes its request.
@@ -96,7 +96,7 @@ class PendingRequests(Generic[ErrorT]):
 
 
 def settle(future: asyncio.Future[Frame], answer: Frame | Exception) -> None:
-    """Set the result of a future, unless it is cancelled or done; an exception is marked as retrieved."""
+    """Set the result of a future, unless it is done; mark an exception as retrieved, so asyncio does not log it."""
     if future.done():
         return
     if isinstance(answer, Exception):

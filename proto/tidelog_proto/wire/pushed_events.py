@@ -43,7 +43,7 @@ frame."""
 
 
 def pushed_event(scratch: memoryview, size_bytes: int) -> PushedEvent | None:
-    """Return the event of a frame; None if the frame contains anything else than a common event: use protobuf.
+    """Return the event of a frame; None if the frame contains anything but a common event: then use protobuf.
 
     Fast path in one call, for an envelope with nothing but the event, and an event whose fields are in ascending order.
 

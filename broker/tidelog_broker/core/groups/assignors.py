@@ -48,7 +48,7 @@ def assign(assignor: pb.Assignor, inputs: AssignmentInput) -> Assignment:
 
     Args:
         assignor: the assignor to use; STICKY if it is unset or unknown.
-        inputs: the input.
+        inputs: the members, the partitions to assign, and their current members and loads.
     """
     return complete(assign_steps(assignor, inputs))
 

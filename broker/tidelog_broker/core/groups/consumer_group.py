@@ -112,7 +112,7 @@ class ConsumerGroup:
         self._target_counts: Mapping[bytes, int] | None = None
         """Number of partitions by topic of the current target; None if it comes from a record."""
         self._target_topics: dict[str, frozenset[bytes]] = {}
-        """Topics available to each member when the target was computed. After a record is loaded, it is empty, and
+        """Topics available to each member when the target was computed. Empty after a record is loaded; then
         `check_topics` adds the current topics of each member whose principal is known."""
         self._needs_target = False
         self._target_is_new = False
@@ -252,9 +252,9 @@ class ConsumerGroup:
         return {each for each, member in members.items() if member.held and not member.stopped and each != ended}
 
     def stop(self, member_id: str) -> bool:
-        """Mark a member as stopped, and keep its target for its successor.
+        """Mark a member as stopped, free its partitions, and keep its target for its successor.
 
-        Return whether it was a member.
+        A replaced member is removed instead. Return whether it was a member.
         """
         member = self._members.get(member_id)
         if member is None:
@@ -277,9 +277,9 @@ class ConsumerGroup:
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
-        """Free the partitions outside a member's target that it has revoked, so that it does not report them as held.
+        """Free the partitions outside a member's target that are not in `held`, because the member has revoked them.
 
-        A report is ignored until the member has seen the current target.
+        A replaced member that holds nothing is removed. Reports of records before the current target are ignored.
         """
         member = self._members.get(member_id)
         if member is None:
@@ -304,10 +304,10 @@ class ConsumerGroup:
             self._load_watch.note(loads, member.held)
 
     def check_loads(self, now: float) -> bool:
-        """Return whether to recompute the target, because balancing by load is worth its moves; `LoadWatch` says when.
+        """Return whether to recompute the target, because balancing by load is worth its moves, see `LoadWatch`.
 
-        False for a group that does not balance by load, and while partitions are being moved. `now` is monotonic time
-        in seconds.
+        Args:
+            now: monotonic time in seconds.
         """
         if not self.wants_loads or self._needs_target or self.is_deciding or len(self._members) < 2:
             return False
@@ -468,7 +468,7 @@ class ConsumerGroup:
         return {member_id: member for member_id, member in self._members.items() if not member.replaced}
 
     def _available_topics(self) -> dict[str, Mapping[bytes, int]]:
-        """Return the available topics of each member, restricted to what its principal may read."""
+        """Return the available topics of each member, restricted to those that its principal may read."""
         return self._resolve_all({member_id: member.wish for member_id, member in self._current().items()})
 
     def _resolve_all(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
@@ -543,7 +543,7 @@ class ConsumerGroup:
                 self._changed = True
 
     def _adopt(self, record: pb.GroupRecord) -> Steps[list[str]]:
-        """Answer members from a new durable record; return the members whose answer changed."""
+        """Derive the members' answers from a new durable record; return the members whose answer changed."""
         before, assignments = self._assignments, dict[str, MemberAssignment]()
         news: list[str] = []
         done = 0

@@ -22,20 +22,20 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import LOAD_BYTES_S_MAX
 
 OVERLOAD_FACTOR: Final = 1.25
-"""A member above this multiple of the mean load is overloaded."""
+"""A member whose load is at least this multiple of the mean is overloaded, unless `SPARE_BYTES_S` excludes it."""
 GAIN_MIN: Final = 0.08
 """Minimum decrease of the sum of squared loads, in squares of the mean. Moving a tenth of the mean from a member at
 1.25 of it to one at 0.75 reaches this value."""
 SPARE_BYTES_S: Final = 1_000.0
-"""A member that exceeds the mean by no more than this is not overloaded."""
+"""A member that exceeds the mean by less than this is not overloaded."""
 WAIT_MIN_S: Final = 10.0
 """Initial minimum age of an assignment before a rebalance by load."""
 WAIT_MAX_S: Final = 300.0
 """Upper bound of that minimum age, which every rebalance by load doubles."""
 RESET_S: Final = 600.0
-"""Time without a rebalance by load after which the minimum age is reset."""
+"""Time without a rebalance by load after which the next one sets the minimum age to twice `WAIT_MIN_S`."""
 CHECK_INTERVAL_S: Final = 2.0
-"""Interval of the cheap check for imbalance; the expensive computation of a new target backs off after failures."""
+"""Interval of the cheap check for imbalance; the expensive computation of a new target backs off if it gains little."""
 
 
 class LoadWatch:

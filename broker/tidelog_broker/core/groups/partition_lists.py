@@ -1,4 +1,4 @@
-"""Partitions of group members, as sets and as lists in messages."""
+"""Conversion of group members' partitions between sets and the lists in messages."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _Key = tuple[str, bytes, int]
 
 
 class GroupBounds(NamedTuple):
-    """Limits: number of groups, positions per group, and approximate bytes of all positions."""
+    """Limits of stored positions: number of groups, positions per group, and approximate bytes of all positions."""
 
     groups: int = GROUPS_MAX
     positions: int = GROUP_POSITIONS_MAX
@@ -188,7 +188,7 @@ class GroupOffsets:
             at += 1
 
     def names(self) -> Collection[str]:
-        """Names of the groups with positions, durable or pending."""
+        """Return the names of the groups with positions, durable or pending."""
         return self._groups.keys()
 
     def count_of(self, name: str) -> int:

@@ -46,7 +46,7 @@ class GroupRecords:
         return self._records.get(group)
 
     def names(self) -> Collection[str]:
-        """Names of the groups with a record."""
+        """Return the names of the groups with a record."""
         return self._records.keys()
 
     def made_by(self, creator: str) -> int:

@@ -2,8 +2,8 @@
 
 Updates are piggybacked on datagrams, `factor * ceil(log2(n + 1))` times by each node, which reaches all members with
 high probability (SWIM, section 4.1). Members that missed an update receive it when digests are compared. The update
-that was sent least often goes first. Only node ids are stored, because the current record is what is sent; memory is
-therefore bounded by one entry per member.
+that was sent least often goes first. Only node ids are stored, because the current record of a member is sent; memory
+is therefore bounded by one entry per member.
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ class Swim:
     Args:
         me: the local record, alive, with the incarnation of this process.
         cluster_id: 16 bytes; datagrams of other clusters are dropped.
+        chooser: random numbers, for the order of probes and the choice of receivers.
         now_ms: monotonic time, also in every input.
         seeds: addresses to contact in order to join; see `set_seeds`.
         is_registered: returns whether an incarnation of a node is registered (`core.rollback_detection`); others are
@@ -190,7 +191,7 @@ class Swim:
         return self._effects(now_ms, refusal)
 
     def suspect_now(self, node_id: str, now_ms: int) -> Effects:
-        """Suspect a member that refused a connection. It can refute the suspicion, within a shorter timeout."""
+        """Suspect a member that refused a connection; the timeout within which it can refute this is shorter."""
         self._note_time(now_ms)
         if not self.halted and self.me.is_live:
             self._suspect(node_id, now_ms, refused=True)
@@ -414,8 +415,8 @@ class Swim:
     def _send(self, to: Address, peer_id: str | None, body: Body | None) -> None:
         """Send a datagram, filled with the most useful records that fit.
 
-        Their order: the record about the receiver if it is not alive; the local record if the receiver may lack it;
-        pending updates; if the digests differ, records of the table in rotation.
+        The order of the records: the record about the receiver if it is not alive; the local record if the receiver may
+        lack it; pending updates; if the digests differ, records of the table in rotation.
         """
         writer = self._writer(body)
         peer = self.members.get(peer_id) if peer_id is not None else None

@@ -20,7 +20,7 @@ from tidelog_proto import gossip_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES, NODE_ID_BYTES_MAX
 
 DATAGRAM_BYTES_MAX: Final = 1200
-"""Maximum size of a datagram. It avoids fragmentation on any path: the minimum MTU of IPv6 is 1280 bytes, headers
+"""Maximum size of a datagram, which avoids fragmentation on any path: the minimum MTU of IPv6 is 1280 bytes, headers
 included."""
 AUTH_BYTES: Final = 1 + 32
 """Size of the version byte and the authentication tag, which the caller prepends."""
@@ -229,7 +229,7 @@ def _packed(member: Member) -> pb.GossipMember:
 
 @lru_cache(maxsize=4096)
 def _unpacked(record: bytes) -> Member:
-    """Return a record that was checked; it is cached, because most datagrams repeat records."""
+    """Parse and check a record; the results are cached, because most datagrams repeat records."""
     packed = pb.GossipMember.FromString(record)
     member = Member(
         node_id=packed.node_id,

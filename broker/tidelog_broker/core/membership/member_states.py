@@ -66,7 +66,7 @@ class MemberStates:
     Args:
         me: the local record, alive.
         slowness: scales suspicion timeouts; raised when this node had to refute a suspicion.
-        forget: called with each evicted member.
+        forget: called with the node id of each evicted member.
         is_registered: returns whether an incarnation of a node is registered with the cluster.
     """
 
@@ -123,7 +123,7 @@ class MemberStates:
             self.events.append(MembershipChange(_CHANGE_TO[member.state], member))
 
     def observe_own_id(self, incarnation: int) -> None:
-        """React to a datagram or record from another process with this node's id.
+        """Halt if a datagram or record with this node's id shows that a later process uses the id.
 
         A lower incarnation is an earlier process of this node and is ignored. A higher one has replaced this process,
         from the same data directory, a copy, or an empty directory under the same node id. The same boot counter with
@@ -134,9 +134,9 @@ class MemberStates:
             self._halt(incarnation)
 
     def suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> bool:
-        """Suspect an alive member, with a shorter timeout if it `refused` a connection.
+        """Suspect an alive member; if it `refused` a connection, shorten the timeout, also of an earlier suspicion.
 
-        Return whether it was alive before.
+        Return whether the member was alive before.
         """
         member = self.members.get(node_id)
         if member is None or node_id == self._my_id:

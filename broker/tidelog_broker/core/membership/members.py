@@ -3,9 +3,9 @@
 Of two records of one node, the later is the one with the greater (incarnation, refutation, state), regardless of its
 source and of the order of arrival. Records form a lattice: merging is idempotent and commutative, and tables that have
 merged the same records are equal. The incarnation is durable and identifies a process, so a new process outranks all
-records of earlier ones. Only the member itself raises its refutation number, to refute a suspicion. Within both, the
-worse state wins. Rejected: SWIM's rule that death is final for a process, because the sides of a healed network
-partition could then not merge without restarts.
+records of earlier ones. Only the member itself raises its refutation number, to refute a suspicion or to leave. Within
+both, the worse state wins. Rejected: SWIM's rule that death is final for a process, because the sides of a healed
+network partition could then not merge without restarts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Member:
         incarnation: identifies the process (u64); a higher value proves that the earlier process is dead.
         gossip: listening address of gossip.
         weight: share of partition copies, 1 to 10,000.
-        refutation: how often this process has refuted a suspicion (u32).
+        refutation: incremented when this process refutes a suspicion, and when it leaves (u32).
     """
 
     node_id: str

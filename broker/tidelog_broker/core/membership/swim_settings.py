@@ -2,8 +2,8 @@
 
 `suspicion_ms` is longer than the longest pause of a live node on a busy machine, about half a second, because a false
 death moves partitions needlessly. `refused_suspicion_ms` can be short: a refused connection is nearly proof that the
-process has ended, because the kernel accepts connections for a busy process. It leaves two gossip rounds for the record
-of a process that was restarted elsewhere.
+process has ended, because the kernel accepts connections for a busy process. The timeout leaves two gossip rounds for
+the record of a process that was restarted elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SwimSettings:
-    """Times and limits of the protocol; times are lengthened while this node is slow.
+    """Times and limits of the protocol; a slow node lengthens its period, probe timeout and suspicions.
 
     Args:
         protocol_period_ms: interval between probes; a member that has not answered by its end is suspected.
@@ -28,7 +28,7 @@ class SwimSettings:
         seed_interval_ms: interval at which seeds that are not the address of a live member are contacted.
         tick_gap_ms: a timer that is late by more than this shows that the process was paused; suspicions restart.
         late_tick_ms: a timer that is late by more than this shows that this node is slow.
-        slowness_max: times are scaled by at most 1 + slowness_max.
+        slowness_max: a slow node scales those times by at most 1 + slowness_max.
         members_max: maximum number of records; members that left or died are evicted first.
         relays_max: maximum number of concurrent probes on behalf of others; further requests get a Nack.
     """

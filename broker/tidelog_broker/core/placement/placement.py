@@ -55,7 +55,11 @@ BOTH_ROLES: Final = Role.INGESTION | Role.PERSISTENCE
 
 
 class NodeEntry(NamedTuple):
-    """Properties of a registered node used by placement. Nodes with an empty `machine` share none."""
+    """Properties of a registered node used by placement.
+
+    Attributes:
+        machine: the machine on which the node runs; empty if it shares none with another node.
+    """
 
     node_id: str
     zone: str = "default"
@@ -73,7 +77,11 @@ class Placement(NamedTuple):
 
 
 class PlacedPartition(NamedTuple):
-    """The active epoch of a partition and the settings of its topic. `topic_ack_quorum` 0: a majority."""
+    """The active epoch of a partition and the settings of its topic.
+
+    Attributes:
+        topic_ack_quorum: the ack quorum that the topic configures; 0: a majority of the copies.
+    """
 
     topic_id: bytes
     partition: int
@@ -85,7 +93,11 @@ class PlacedPartition(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The intended next epoch of a partition. `new_copies`: nodes that do not store the partition yet."""
+    """The intended next epoch of a partition.
+
+    Attributes:
+        new_copies: nodes of the placement that do not store the partition yet.
+    """
 
     topic_id: bytes
     partition: int
@@ -201,8 +213,8 @@ def takeover_rank(
 ) -> int | None:
     """Return the number of live candidates before this node, which delays its takeover by that many steps.
 
-    None if the node is not a candidate: it stores no copy, or is not registered. The node itself counts as alive. Two
-    nodes with different views may get the same rank; ballots then decide between them.
+    None if the node is not a candidate: it is not in `placement`, or not registered with PERSISTENCE. The node itself
+    counts as alive. Two nodes with different views may get the same rank; ballots then decide between them.
     """
     order = candidates(key, nodes, alive={*alive, node_id}, placement=placement)
     return order.index(node_id) if node_id in order else None

@@ -39,7 +39,9 @@ from tidelog_proto.topic_settings import DEFAULT_ENGINE
 class ReplicationSettings(NamedTuple):
     """Replication settings of a topic's partitions.
 
-    `ack_quorum` 0: a majority of the copies. `engine` is as in `pb.EpochDescriptor`: empty for segments.
+    Attributes:
+        ack_quorum: 0: a majority of the copies.
+        engine: as in `pb.EpochDescriptor`: empty for segments.
     """
 
     replication_factor: int
@@ -278,7 +280,7 @@ def lacks_copies(
 ) -> bool:
     """Return whether a partition has fewer copies than possible, and live nodes could store all of them.
 
-    A second copy without a third is not created: writes would then depend on both nodes.
+    If the topic wants more than two copies, a second one without a third is not created: writes would depend on both.
     """
     storing = [node.node_id for node in nodes if Role.PERSISTENCE in node.roles]
     copies = min(settings.replication_factor, len(storing))
@@ -301,7 +303,7 @@ def first_epoch(
     alive: Collection[str],
     incarnation: Callable[[str], int],
 ) -> pb.EpochDescriptor:
-    """Return epoch 0 of a new partition, owned by the preferred live node.
+    """Return epoch 0 of a new partition, owned by the preferred live node of its placement, if one is alive.
 
     Raises:
         NoPersistenceError: no registered node stores copies.

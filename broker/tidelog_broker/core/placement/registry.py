@@ -93,8 +93,8 @@ class NodeRegistry:
             announced: the announced record; `revision`, `removed` and `draining` are ignored.
 
         Raises:
-            ProtocolError: INVALID_REQUEST for an invalid field, FORBIDDEN if the identity belongs to another directory
-                or process, OVERLOADED if there are too many nodes.
+            ProtocolError: INVALID_REQUEST for an invalid field, FORBIDDEN if the node was removed or its id belongs to
+                another directory or process, OVERLOADED if there are too many nodes.
         """
         check_node(announced)
         current = self._by_id.get(announced.node_id)
@@ -173,8 +173,8 @@ def identity_fault(
     Args:
         node_id: id that the node claims.
         is_new: the directory was created empty and has not been admitted since.
-        known: the registered record of that id; None if there is none. Its incarnation is 0 if it comes from the
-            bootstrap file. Its directory id is empty if an early version wrote it, until the node's next announcement.
+        known: the registered record of that id; None if there is none. A record of the bootstrap file has incarnation
+            0, and one of an early version has an empty directory id until the node's next announcement.
     """
     if known is None:
         return ""

@@ -4,9 +4,9 @@ A promise or an accept is durable before it is answered. A promise and the repor
 the journal entry is queued after all earlier appends, and no append is accepted after the promise was made in memory,
 so the reported end is final.
 
-An accept states that this copy is durable up to the end. It is therefore written after pending appends, which may still
-fail for lack of disk space, and after a sync of the log where appends are not synced. A sync may take seconds, so the
-candidate is answered FETCHING first, which extends its timeout.
+An accept states that this copy is durable up to the end. The accept is therefore written after pending appends, which
+may still fail for lack of disk space, and after a sync of the log where appends are not synced. A sync may take
+seconds, so the candidate is answered FETCHING first, which extends its timeout.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Acceptor:
             state: the state of the replica.
             agrees: returns whether this replica agrees to a takeover by a node; called with the node and the time.
             on_promise: called with the time when a ballot is promised.
-            fetch: called to fetch the records that an OPEN_EPOCH needs, up to a position.
+            fetch: fetches the records that an OPEN_EPOCH needs; called with it, the end to reach, and the time.
         """
         self._state = state
         self._agrees = agrees

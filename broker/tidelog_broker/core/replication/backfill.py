@@ -4,8 +4,8 @@ Records of the open epoch are fetched by `catch_up`. Both request one range of r
 `peer_fetch`.
 
 Epochs are fetched newest first, so that the readable range grows backwards without a hole. A *partial copy*, the part
-of an epoch that was fetched so far, is stored beside the log. It becomes part of the log once it is complete and its
-digest equals the decided one.
+of an epoch that was fetched so far, is stored beside the log. The copy becomes part of the log once it is complete and
+its digest equals the decided one.
 
 Retention may have deleted the front of a sealed epoch on all nodes. A partial copy that ends below the log start is
 abandoned, and another one is started at the log start. The digest at the log start is not verified separately: the
@@ -66,7 +66,7 @@ class MissingHistory(NamedTuple):
         epochs: number of incomplete sealed epochs.
         records: number of records to fetch.
         epoch: the epoch that is being fetched, or will be next.
-        source: the node it is fetched from; "" if none is.
+        source: the node from which `epoch` is being fetched; "" if none is.
         is_unavailable: whether all possible sources were asked and none has provided the epoch.
     """
 
@@ -83,8 +83,9 @@ class Backfill:
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
         """Create the backfill of a replica.
 
-        `whole` is called when no epoch is missing any more, when one counts as lost, and when a search for producer
-        state ends.
+        Args:
+            whole: called when no epoch is missing any more, when one counts as lost, and when a search for producer
+                state ends.
         """
         self._state = state
         self._whole = whole
@@ -206,7 +207,7 @@ class Backfill:
         return [epoch for epoch in self._retained_incomplete_epochs() if epoch not in self._lost]
 
     def tick(self, now_ms: int) -> None:
-        """Send a request that timed out to the next source."""
+        """Send the next request if its pause is over; repeat a request that timed out, to the next source."""
         self.producers.tick(now_ms)
         fetch = self._fetch
         if fetch is not None and fetch.overdue(now_ms):
@@ -218,7 +219,11 @@ class Backfill:
                 self.go_on(now_ms)
 
     def go_on(self, now_ms: int) -> None:
-        """Start fetching the newest incomplete epoch, if this node is a replica of the partition."""
+        """Start fetching the next incomplete or damaged epoch (see `_next`), if this node is a replica.
+
+        A fetch in progress continues, unless it is not needed any more or a newer epoch is missing. Halts the replica
+        if no other node has the epoch.
+        """
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_complete(epoch)}
         self._note_outdated()
@@ -285,7 +290,7 @@ class Backfill:
         return None if waits else epoch
 
     def _note_outdated(self) -> None:
-        """Mark epochs as incomplete whose newest version this node cannot compact itself."""
+        """Mark epochs as incomplete if this node cannot make their newest version by compaction."""
         for epoch in self._state.chain.compactions:
             if self.versions.is_held(epoch) and not self.versions.is_complete(epoch):
                 self.incomplete.add(epoch)
@@ -302,8 +307,8 @@ class Backfill:
     def refetch(self, epoch: int, reason: str, now_ms: int) -> bool:
         """Fetch a damaged sealed epoch of the log again; return False if that is impossible.
 
-        It is impossible if no other node has the epoch, or this node's log does not; or if this node is halted or not
-        a replica of the partition.
+        Fetching is impossible if no other node has the epoch, or this node's log does not contain the epoch; or if this
+        replica is halted, or this node does not store the partition any more.
 
         The intact part of the damaged copy stays readable until its replacement is complete and verified.
         """
@@ -432,7 +437,7 @@ class Backfill:
     def _is_urgent(self, fetch: PeerFetch) -> bool:
         """Return whether producers, or readers near the end of the log, wait for the epoch.
 
-        That is possible only at the owner. Until it has opened its epoch, it needs every sealed epoch, because producer
+        They wait only at the owner. Until the owner has opened its epoch, it needs every sealed epoch, because producer
         state is rebuilt from them. After that only the newest sealed epoch is urgent, if the owner had a part of its
         records before; an owner without any is an ordinary new copy, whose history is not urgent.
         """

@@ -1,5 +1,7 @@
 """Proposer of a takeover: a node that ends an epoch and opens the next one.
 
+The phases of an attempt:
+
     idle ─owner missing─► waiting ─its turn─► pre-voting ─s agree─► sealing ─s promise─► opening ─q accept─► accepted
                              ▲                     │                   │                    │
                              └────── back-off ◄────┴── outbid, timeout ┴────────────────────┘
@@ -54,14 +56,16 @@ PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     "opening": frozenset({"waiting", "sealing", "accepted"}),
     "accepted": frozenset({"idle"}),
 }
-"""Allowed transitions. A decision about the epoch, made by any node, returns to idle from every phase (`reset`).
+"""Allowed transitions between phases. A decision about the epoch, made by any node, returns to idle from every phase
+(`reset`). The phases are:
 
     idle        no attempt; an unsafe recovery continues with sealing, an owner's planned end with opening
     waiting     until its rank's delay or a back-off ends; a node that has retired from its own epoch skips pre-voting
     pre-voting  asks the others whether they miss the owner, too; repeated if there is better evidence meanwhile
     sealing     has a ballot and collects promises
     opening     has a value and collects accepts; an unsafe recovery may return to sealing
-    accepted    a quorum has accepted, so the value is decided; other live replicas get a short time to accept, too
+    accepted    the value is decided: accepted by a quorum, or by this node in an unsafe recovery; other live replicas
+                get a short time to accept, too
 """
 
 
@@ -103,11 +107,11 @@ class CandidateHost(Protocol):
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether silence is the only evidence of the owner's failure, so that it gets time to answer a pre-vote."""
+        """Whether at most silence indicates the owner's failure, so that the owner gets time to answer a pre-vote."""
         ...
 
     def decided(self, decision: bytes) -> None:
-        """Learn a decision that a quorum has accepted, and send it to the other nodes."""
+        """Learn a decision that has enough accepts, and send it to the other nodes."""
 
 
 class Candidate:
@@ -142,12 +146,12 @@ class Candidate:
         self._unsafe_until_ms: int | None = None
         """Until when an unsafe recovery may try; None if none is running."""
         self._is_unsafe = False
-        """Whether the proposal was made without a quorum of promises, so that it needs no quorum of accepts."""
+        """Whether an unsafe recovery proposed with the promises at hand, so that no quorum of accepts is needed."""
         self._was_undecided = False
         """Whether an earlier proposal of the unsafe recovery had a seal quorum of promises but too few accepts."""
         self._wants_all = False
         self.accepted_by_all = False
-        """Whether all replicas accepted the latest decision, and so hold the log up to its end."""
+        """Whether all replicas accepted the latest decision, and so hold the log up to its end if it is not lost."""
         self.eager = False
         """Whether a producer waits, so that this node should replace its own earlier incarnation as the owner of a
         single copy."""
@@ -194,7 +198,7 @@ class Candidate:
         self._wake_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
-        """Return whether to agree to a pre-vote: this node also considers the owner failed, and its attempt yields."""
+        """Return whether to agree to a pre-vote: this node considers the owner failed, and its own attempt yields."""
         return self._host.suspects_owner(now_ms) and self._yields_to(sender, now_ms)
 
     def _yields_to(self, sender: str, now_ms: int) -> bool:
@@ -254,7 +258,8 @@ class Candidate:
     def roll_over(self, plan: Plan, end: Position, now_ms: int, *, deleted_below: int = 0) -> None:
         """Propose the end of this owner's epoch and `plan` as its successor. Called once per epoch.
 
-        `deleted_below` is the delete offset that the decision has to carry.
+        Args:
+            deleted_below: the delete offset that the decision has to carry.
         """
         assert self._state.active.owner == self._state.node_id
         self._plan = plan
@@ -468,7 +473,7 @@ class Candidate:
         return bool(ends) and max(promise.end_offset for promise in promises) < max(ends)
 
     def _choose_unsafely(self, now_ms: int) -> None:
-        """Propose a value with fewer promises than a quorum: those received so far."""
+        """Propose a value from the promises received so far, even if they are fewer than a quorum."""
         me = self._state.node_id
         self._is_unsafe = True
         active = self._state.active
@@ -524,7 +529,7 @@ class Candidate:
         self._enter("opening", self._state.timing.open_ms, now_ms)
 
     def on_open_reply(self, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
-        """Count accepts; an ack quorum of them is the decision."""
+        """Count accepts; an ack quorum of them, or this node's own in an unsafe proposal, is the decision."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase not in {"opening", "accepted"} or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return

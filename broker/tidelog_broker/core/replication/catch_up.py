@@ -75,7 +75,7 @@ class CatchUp:
         return now_ms < self._full_until_ms
 
     def begin(self, now_ms: int) -> None:
-        """Start fetching from the owner."""
+        """Start fetching from the owner, unless a fetch is active, a ballot is promised or the disk was just full."""
         state = self._state
         if self.fetch is None and not state.promised and not self.waits_for_space(now_ms):
             self.fetch = PeerFetch(state.key, state.active.epoch, [state.active.owner], state.timing)

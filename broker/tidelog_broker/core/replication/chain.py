@@ -1,6 +1,6 @@
 """The chain of epochs of one partition: a genesis descriptor, followed by decisions.
 
-Decision V_e fixes the end of epoch e and names epoch e + 1. It contains the hash of V_(e-1), so a chain can only be
+Decision V_e fixes the end of epoch e, names epoch e + 1 and contains the hash of V_(e-1), so a chain can only be
 extended. The epoch number is the version of the chain: of two chains of one partition one is a prefix of the other,
 unless one is damaged. Decisions are kept as the decided bytes, because protobuf serialization is not canonical.
 

@@ -27,7 +27,11 @@ class ChainLearner:
     """Loads and extends the chain of one replica; `entered` handles the consequences for this node's role."""
 
     def __init__(self, state: ReplicaState, backfill: Backfill, *, entered: Callable[[pb.EpochDecision], None]) -> None:
-        """Set `entered`, called with the decision once the next epoch is active and its writes are queued."""
+        """Create the learner of a replica.
+
+        Args:
+            entered: called with the decision once the next epoch is active and its writes are queued.
+        """
         self._state = state
         self._backfill = backfill
         self._entered = entered
@@ -35,9 +39,10 @@ class ChainLearner:
     # --- start -----------------------------------------------------------------------------------------
 
     def load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
-        """Load the chain, completing the steps that a crash has interrupted, and fence the active epoch.
+        """Load the replica from its log, completing the steps that a crash has interrupted, and fence the active epoch.
 
-        `stored` is the journaled fence of the active epoch; None if the journal has none.
+        Args:
+            stored: the journaled fence of the active epoch; None if the journal has none.
         """
         state = self._state
         active, newest = state.active, state.log.newest_epoch()
@@ -102,14 +107,17 @@ class ChainLearner:
             state.request_chain(sender, now_ms)
 
     def on_status(self, sender: str, status: pb.EpochStatus, now_ms: int) -> None:
-        """Compare another node's chain with this one, and send or request missing decisions."""
+        """Compare another node's chain with this one: send or request missing decisions, or report a fork."""
         state = self._state
         if state.is_current(sender, status.epoch, now_ms) and status.previous_hash != state.chain.previous_hash:
             reason = f"node {sender!r} has other decisions about the epochs before {status.epoch}: the chains fork"
             state.forks(sender, status.epoch, reason)
 
     def learn(self, sender: str, first_epoch: int, decisions: Sequence[bytes]) -> None:
-        """Extend the chain. Known decisions are skipped; different decisions about one epoch are a fork."""
+        """Extend the chain, unless this replica is halted permanently.
+
+        Known decisions are skipped; different decisions about one epoch are a fork.
+        """
         state = self._state
         for epoch, decision in enumerate(decisions if not state.halted_permanently else (), first_epoch):
             if epoch < state.active.epoch:

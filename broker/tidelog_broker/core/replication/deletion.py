@@ -7,9 +7,10 @@ offset after it has promised a ballot, and its promise reports the one that it h
 every effective offset from its seal quorum, and its decision carries the highest one. So an effective offset remains
 effective in all later epochs, with any owner, and no copy shows deleted records again.
 
-An offset that fewer replicas have stored may become effective later or never, like an unacknowledged record. It is at
-most the high watermark, so a quorum never decides an end below it. An end that was decided without a quorum may be
-lower; the delete offset is then limited to it, because new records would otherwise be deleted immediately.
+An offset that fewer replicas have stored may become effective later or never, like an unacknowledged record. Every
+delete offset is at most the high watermark, so a quorum never decides an end below it. An end that was decided without
+a quorum may be lower; the delete offset is then limited to it, because new records would otherwise be deleted
+immediately.
 
 Rejected: a planned end of the epoch for each deletion, because retention would extend the chain with every segment; a
 file beside the log that replicas exchange, because the next owner may not have received it; a record in `__meta`,
@@ -66,7 +67,10 @@ class Deletion:
     # --- the owner -------------------------------------------------------------------------------------
 
     def propose(self, offset: int) -> None:
-        """Propose an offset, at most the high watermark, to the replicas, unless it was proposed already."""
+        """Propose an offset, at most the high watermark, to the replicas.
+
+        Does nothing if the offset was proposed already, or this node may not acknowledge as the owner.
+        """
         state = self._state
         assert offset <= state.high_watermark, f"delete offset {offset} exceeds high watermark {state.high_watermark}"
         if not state.may_acknowledge or offset <= self.proposed:

@@ -54,9 +54,12 @@ Sending = Callable[[Sequence[str], PeerMessage, Sequence[memoryview]], None]
 
 
 class Append(NamedTuple):
-    """Append whole batches to an epoch's log, creating it if necessary; durable according to the epoch's flush mode.
+    """Append whole batches to an epoch's log, created if necessary; durable according to the epoch's flush mode.
 
-    `base_offset` is the end of the log of `epoch` before the append; `start_offset` is the start of the epoch.
+    Attributes:
+        start_offset: start of the epoch.
+        base_offset: end of the epoch's log before the append.
+        end_offset: end of the epoch's log after the append.
     """
 
     epoch: int
@@ -97,10 +100,13 @@ class WriteChain:
 
 @dataclass(frozen=True, slots=True)
 class AppendPartialCopy:
-    """Append whole batches to the partial copy of a sealed epoch, creating it if necessary.
+    """Append whole batches to the partial copy of a sealed epoch, created if necessary.
 
-    `start_offset` is the start of the copy: that of the epoch, or a later one if retention has deleted the front. Then
-    `start_digest` is the running digest there; with None an existing copy is continued and none is created.
+    Attributes:
+        start_offset: start of the copy: that of the epoch, or a later one if retention has deleted the front.
+        base_offset, end_offset: end of the copy before and after the append.
+        epoch_end_offset, epoch_end_digest: end of the version of the epoch that is being copied.
+        start_digest: running digest at `start_offset`; None to continue an existing copy, without creating one.
     """
 
     epoch: int
@@ -117,8 +123,10 @@ class AppendPartialCopy:
 class FinishPartialCopy:
     """Make a completed copy, which ends exactly at the decided end, part of the log.
 
-    If the log has an older version of the epoch, the copy replaces it. `decided` is the epoch whose decision contains
-    this version.
+    If the log has an older version of the epoch, the copy replaces it.
+
+    Attributes:
+        decided: the epoch whose decision contains the copied version; None if that version was not compacted.
     """
 
     epoch: int
@@ -127,7 +135,7 @@ class FinishPartialCopy:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Move this node's copy of an epoch aside, because its content differs from the decision."""
+    """Move this node's copy of an epoch aside, because it is damaged or differs from the decision."""
 
     epoch: int
     reason: str
@@ -148,7 +156,10 @@ class DropCopy:
 class KeepProducers:
     """Store producer state from another node, unless the log has the state at the end of `for_epoch`, or later state.
 
-    The state is that of `offset` in `epoch`, with the running digest there; `payload` is a `ProducerTable.snapshot`.
+    Attributes:
+        epoch, offset: position of the state.
+        digest: running digest at that position.
+        payload: a `ProducerTable.snapshot`.
     """
 
     for_epoch: int
@@ -191,11 +202,14 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class SyncAhead:
-    """Start writing the newest epoch's log to disk while appends continue.
+    """Start writing the newest epoch's log to disk while appends continue; then call `Replica.synced_ahead`.
 
-    The driver then calls `Replica.synced_ahead`.
-    It guarantees no durability, and only shortens the later `SyncLog`. `to` is the node that asked, in its attempt
-    `attempt`; empty if no node waits. Up to `slack_bytes` of each segment may remain unsynced.
+    The effect guarantees no durability, and only shortens the later `SyncLog`.
+
+    Attributes:
+        to: the node that asked for it; empty if no node waits.
+        attempt: number of that node's attempt.
+        slack_bytes: number of bytes of each segment that may remain unsynced.
     """
 
     epoch: int
@@ -208,10 +222,12 @@ class SyncAhead:
 class RebuildProducers:
     """Rebuild the producer state at `offset`, the end of `epoch`, from the log.
 
-    The driver executes this after all writes that were emitted before, and then calls `Replica.producers_rebuilt`. `to`
-    is the node that requested the state, because its log does not contain it; empty if this node itself needs it. If
-    headers and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`. With `or_later`, a
-    snapshot of a later position may be sent to the other node.
+    The driver executes this after all writes that were emitted before, and then calls `Replica.producers_rebuilt`. If
+    headers and snapshots are missing, the state is incomplete, see `ProducerTable.known_from`.
+
+    Attributes:
+        to: the node that requested the state, because its log does not contain it; empty if this node needs it.
+        or_later: whether a snapshot of a later position may be sent to that node instead.
     """
 
     epoch: int
@@ -246,10 +262,11 @@ class EpochFenced:
 class EpochDecided:
     """The end of an epoch is decided: records before `end_offset` are committed, records after it never were.
 
-    With `unsafe` the end was decided without a quorum, and with `short_logs` from too few complete logs after machine
-    failures; in both cases later records may have been committed. `lost_until`: records from the end up to it are lost,
-    0 for none. `held_by_all`: the end of the records that are known to be durable on every replica of the epoch, 0 if
-    unknown.
+    Attributes:
+        unsafe: whether the end was decided without a quorum, so that later records may have been committed.
+        short_logs: whether the end comes from too few complete logs after machine failures, with the same consequence.
+        held_by_all: the end of the records that are known to be durable on every replica of the epoch; 0 if unknown.
+        lost_until: records from the end up to this offset are lost; 0 for none.
     """
 
     epoch: int
@@ -282,7 +299,7 @@ class RecordsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class OwnerConfirmed:
-    """A quorum has confirmed, in response to `Replica.confirm` with this number, that this node owns the epoch."""
+    """A quorum has confirmed, in response to `Ownership.confirm` with this number, that this node owns the epoch."""
 
     number: int
 

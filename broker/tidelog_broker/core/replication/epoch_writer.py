@@ -3,7 +3,8 @@
 Batches wait in the pipeline until the owner assigns offsets to a group. Each batch is checked against the producer
 table and gets the next offsets and the owner's header fields. The group is then appended locally and sent to the
 replicas. Every replica, including the owner, reports the contiguous end of its durable records. The high watermark is
-the highest offset that an ack quorum of replicas has reached; a publish that ends at or below it is complete.
+the highest offset that an ack quorum of replicas has reached; a publish that ends at or below it is complete. The
+interface of `Owner`:
 
     assign(batches) -> Group       offsets assigned, headers stamped
     acknowledge(node, end)         a replica holds everything below `end`
@@ -53,7 +54,9 @@ class Group:
 class Owner:
     """The only writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one.
 
-    `is_logged`: whether the local log contains the producer state from before the epoch.
+    Args:
+        producers: the producer state at the start of the epoch.
+        is_logged: whether the local log contains that state.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Fence of the active epoch: the durable promises and accepts of a replica, i.e. a single-decree Paxos acceptor.
 
-It also stores the delete offset of the epoch (`deletion`), until a ballot is promised.
+The fence also stores the delete offset of the epoch (`deletion`), until a ballot is promised.
 
 Every change is returned as a journal entry, and may be announced to other nodes only once that entry is durable. In
 memory the change applies immediately, so that nothing is accepted or acknowledged in conflict with a promise that is
@@ -11,7 +11,7 @@ all records that this replica has acknowledged (ADR 0189). An append beyond the 
 the append needs, so that most appends need no journal entry.
 
 Ballots of round 0 are reserved for the owner of the epoch, which may propose one value without sealing (a planned
-roll-over). They are accepted only if no other ballot is promised.
+roll-over). Such a ballot is accepted only if no other one is promised.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class Fence:
         *,
         is_volatile: bool = False,
     ) -> None:
-        """Create a fence from its journaled state `stored`, or without promises if that is None.
+        """Create a fence.
 
-        `is_volatile`: whether a restart loses the epoch's records, so that the fence has a ceiling.
+        Args:
+            stored: the journaled state of the fence; None for a fence without promises.
+            is_volatile: whether a restart loses the epoch's records, so that the fence has a ceiling.
         """
         self.key = key
         self.descriptor = descriptor

@@ -1,8 +1,8 @@
 """Batches without records, by which an owner fills the offsets of records that were lost.
 
 They are derived batches as compaction makes them (`tidelog_proto.batch.derived_batch`), so storage, replication and
-recovery need no support for gaps. Unlike those they have the owner's incarnation: no record was removed from them, so
-the producers' state is what it was before.
+recovery need no support for gaps. Unlike the batches of a compaction they have the owner's incarnation: no record was
+removed from them, so they do not change the producers' state.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
 class OpenEpochRepair:
-    """Ends the open epoch of an owner whose copy of it is damaged, and then requests the repair of the copy.
+    """Ends the open epoch if its owner's copy, on this node, is damaged, and then requests the repair of the copy.
 
     Args:
         followers: returns the followers.
@@ -66,7 +66,7 @@ class OpenEpochRepair:
         self._look_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """End the damaged epoch once enough followers keep up; once it has ended, fetch its records from them.
+        """End the damaged epoch once enough followers keep up; once it has ended, request the repair of this copy.
 
         An attempt that fails is repeated after `peer_fetch_ms`.
         """

@@ -8,8 +8,8 @@ The evidence is one of:
 
 An idle owner sends nothing either, because heartbeats of a thousand idle partitions would be too many messages. But it
 starts its epoch, and greets each returning replica, with an empty append that it repeats until the replica acknowledges
-it. Silence therefore counts only for a replica that has never received an append of the owner in this epoch. It is weak
-evidence: the node is alive according to gossip and may be slow. The candidate therefore includes the owner in the
+it. Silence therefore counts only for a replica that has never received an append of the owner in this epoch. Silence is
+weak evidence: the node is alive according to gossip and may be slow. The candidate therefore includes the owner in the
 pre-vote, and waits for its answer until the pre-vote times out.
 
 Any evidence only justifies the attempt of a takeover; the pre-vote and the seal decide.
@@ -33,7 +33,7 @@ class OwnerMonitor:
         self._entered_ms = now_ms
         self._silent_from_ms = now_ms
         self.heard_ms: int | None = None
-        """When the owner last sent an append in this epoch; None if it never did."""
+        """When this replica last received an append from the owner in this epoch; None if it never did."""
         self._resigned = False
 
     def entered(self, now_ms: int) -> None:

@@ -32,7 +32,7 @@ confirms it."""
 
 
 class _Recovered(NamedTuple):
-    """Producer state with which this node opens the epoch; `is_logged`: whether it comes from the local log."""
+    """The producer state with which this node opens the epoch, and whether it comes from the local log."""
 
     table: ProducerTable
     is_logged: bool
@@ -105,7 +105,7 @@ class Ownership:
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Repeat producer requests; send due heartbeats, or the resignation."""
+        """Repeat producer requests and the filling of lost offsets; send due heartbeats, or the resignation."""
         if self._is_resigning:
             self._resign(now_ms)
             return
@@ -155,7 +155,7 @@ class Ownership:
         return [node for node in state.active.placement if node != state.node_id and node not in self._informed_nodes]
 
     def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
-        """Record which nodes know the decision, so that a halted owner stops announcing to them."""
+        """Record that the sender knows the decision, so that a halted owner stops announcing its resignation to it."""
         epoch = self._state.active.epoch
         if self._is_resigning and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
             self._informed_nodes.update({sender}.intersection(self._state.active.placement))
@@ -422,7 +422,10 @@ class Ownership:
             state.only_replicated = True
 
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
-        """Count the acknowledgement of a replica in this epoch of this incarnation; ignore others."""
+        """Count a replica's acknowledgement for the epoch of this incarnation; ignore those for others.
+
+        FENCED reports that the replica has promised another ballot; IN_LIMBO from the owner is its resignation.
+        """
         state = self._state
         if ack.epoch != state.chain.active.epoch and not state.is_current(sender, ack.epoch, now_ms):
             return

@@ -6,8 +6,8 @@ at the greatest durable offset among them. These functions have no network and n
 answers of the replicas.
 
 In a recovery without a seal quorum, requested by an operator, it is unknown whether an accepted value was decided;
-unreachable replicas may have decided another one. The accepted value is therefore not proposed unchanged. Its end is
-kept, because nothing after it was ever acknowledged in this epoch, and the new value is marked as unsafe.
+unreachable replicas may have decided another one. The accepted value is therefore not proposed unchanged: the new value
+keeps the accepted end, because nothing after that was ever acknowledged in this epoch, and is marked as unsafe.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Promise:
     accepted_value: bytes = b""
     deleting_below: int = 0
     ceiling: int = 0
-    """If a restart has lost the copy: an offset at or above which it has acknowledged no record. 0 for other copies."""
+    """If a restart has lost the replica's copy: an offset at or above which it has acknowledged no record; else 0."""
 
 
 def ballot_key(ballot: pb.Ballot) -> BallotKey:
@@ -54,7 +54,7 @@ def seal_quorum(replicas: int, ack_quorum: int) -> int:
 
 
 def without_undecided(promises: Sequence[Promise], ack_quorum: int) -> list[Promise]:
-    """Return the promises of all replicas without accepted values that cannot be decided.
+    """Return the promises of all replicas, and omit the accepted values in them that cannot be decided.
 
     An accept is durable although the log that it relied on may be lost. A decided value was accepted by an ack quorum,
     and all later proposals are that value, so a value that fewer than a quorum of all replicas have is not decided.
@@ -82,9 +82,11 @@ def decision_value(
 ) -> bytes:
     """Return a serialized decision: the epoch of `descriptor` ends at `end`, and `plan` follows.
 
-    `unsafe` marks a decision without a quorum, `short_logs` one whose end comes from too few complete logs. Such an end
-    may be below the delete offset, which is then limited to it. `lost_until`: records from `end` up to this offset are
-    lost; it has no effect if it is not after `end`.
+    Args:
+        deleted_below: the delete offset; limited to `end`, which may be lower if `unsafe` or `short_logs` is set.
+        unsafe: marks a decision without a quorum.
+        short_logs: marks a decision whose end comes from too few complete logs.
+        lost_until: records from `end` up to this offset are lost; ignored if it is not after `end`.
     """
     assert end.offset >= descriptor.start_offset
     return pb.EpochDecision(
@@ -124,12 +126,15 @@ def choose_value(
 ) -> bytes:
     """Return the value to propose for the epoch of `descriptor`: an accepted one, or one from promises and `plan`.
 
-    With `unsafe` an operator has confirmed that no more promises will come: fewer than a quorum are sufficient, and the
-    value is marked. A value already marked by another such recovery is kept unchanged, because two unsafe decisions
-    about one epoch would halt both. `deleted_below` is the offset in the previous decision; promises may contain a
-    higher one. `short_logs`: fewer than a seal quorum of the logs are certainly complete; the longest one determines
-    the end, and the value is marked. Above it, records are lost up to the highest ceiling of a lost copy. `lost_until`
-    is that of the previous decision: the owner of this epoch may not have marked all offsets below it as lost.
+    Args:
+        plan: the next epoch; None if a value was accepted.
+        deleted_below: the delete offset in the previous decision; promises may contain a higher one.
+        unsafe: whether an operator has confirmed that no more promises will come: fewer than a quorum are sufficient,
+            and the value is marked. A value already marked by another such recovery is kept unchanged, because two
+            unsafe decisions about one epoch would halt the replicas that learn both.
+        short_logs: whether fewer than a seal quorum of the logs are certainly complete: the longest one determines the
+            end, and the value is marked. Records after the end are lost, up to the highest ceiling of a lost copy.
+        lost_until: that of the previous decision; the owner of this epoch may not have filled all offsets below it.
 
     Raises:
         AssertionError: fewer promises than the seal quorum, or no plan where one is needed.

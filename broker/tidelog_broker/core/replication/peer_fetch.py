@@ -25,7 +25,7 @@ DOUBLINGS_MAX: Final = 3
 """Maximum number of doublings of the timeout for a sealed epoch."""
 
 ROUNDS_FOR_THE_DEAD: Final = 10
-"""Number of rounds of requests after which a source that is dead and has not answered counts as not having the data."""
+"""Number of rounds of requests after which a dead source without an answer is assumed not to have the data."""
 
 Step = Literal["resting", "asked", "storing"]
 """State of a peer fetch; see `STEP_TRANSITIONS`."""
@@ -35,7 +35,8 @@ STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
     "asked": frozenset({"resting", "storing"}),
     "storing": frozenset({"storing", "resting", "asked"}),
 }
-"""Allowed transitions. A reply counts only in the state `asked`, and only one request is outstanding at a time.
+"""Allowed transitions. A reply counts only in the state `asked`, and only one request is outstanding at a time. The
+states are:
 
     resting  waits for its first request, the next source, or the node's bandwidth budget
     asked    waits for an answer; after the timeout the next source is asked
@@ -44,9 +45,13 @@ STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
 
 
 class PeerFetch:
-    """Requests the records of `epoch` range by range, up to `end`; None: up to the end of the source's log.
+    """Makes the requests for the missing data of one epoch, which the caller sends, and selects their receiver.
 
-    With `producers`, it requests the producer state at the end of `epoch`. The caller sends the requests.
+    Args:
+        sources: the nodes to ask, in this order.
+        end: the end of the records to fetch; None: the end of the source's log.
+        producers: whether the producer state at the end of `epoch` is fetched instead of records.
+        first_bytes: size of the first range of a sealed epoch; None for the open epoch.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class PeerFetch:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When to send the next request; None while received data is being written."""
+        """When to send the next request; None before the first one, and while received data is being written."""
         return self._retry_ms
 
     def ask(self, position: Position, now_ms: int) -> pb.Backfill:
@@ -136,7 +141,7 @@ class PeerFetch:
         )
 
     def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:
-        """Return whether a reply is the expected one.
+        """Return whether a reply answers the outstanding request for the data after `position`.
 
         An empty producer state has no bytes. A reply with batches is recognised by its source end, which is above 0
         whenever a producer can have sent anything.
@@ -175,8 +180,9 @@ class PeerFetch:
     def declined(self, now_ms: int, *, is_without: bool = False) -> None:
         """Record that the source does not provide the data, and schedule a request to the next source.
 
-        With `is_without` the source has none of the records; otherwise it may have another version of them, or may be
-        able to provide them later.
+        Args:
+            is_without: whether the source has none of the records; otherwise the source may have another version of
+                them, or may be able to provide them later.
         """
         if is_without:
             self._without.add(self.source)

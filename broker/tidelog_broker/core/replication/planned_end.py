@@ -9,7 +9,7 @@ A plan may be outdated before it is proposed. If its next owner has failed or is
 proposing it would fence producers without benefit; the plan is dropped, and its initiator makes another one.
 
 A round ends when this node, the next owner and a quorum have answered. If a round took long, many records have been
-appended meanwhile, so up to `ROUNDS_MAX` rounds follow, each of which usually has less to sync.
+appended meanwhile, so another round follows, which usually has less to sync, up to `ROUNDS_MAX` rounds in total.
 
 The request is a PRE_VOTE probe with a flag in its attempt number, so that older nodes answer it immediately. Rejected:
 a separate message, which older nodes would refuse; continuous syncing by followers, which flush=never avoids.
@@ -43,7 +43,11 @@ class PlannedEnd:
     """Proposes planned ends of one replica's epoch, as the owner, and syncs ahead on request, as a follower."""
 
     def __init__(self, state: ReplicaState, *, propose: Callable[[Plan, int], None]) -> None:
-        """Set `propose`, called once per plan; the callback checks whether the epoch can still be ended."""
+        """Create the planned ends of a replica.
+
+        Args:
+            propose: proposes a plan; called at most once per plan, and checks whether the epoch can still be ended.
+        """
         self._state = state
         self._propose = propose
         self._plan: Plan | None = None

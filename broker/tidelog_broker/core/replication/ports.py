@@ -64,7 +64,7 @@ class Timing:
     sync_ahead_ms: int = 10_000
     """Maximum time for which a planned end waits for logs to be synced ahead."""
     all_ms: int = 100
-    """How long a planned end waits until all live replicas have accepted, if a publish with acks=all needs them."""
+    """How long a decision with enough accepts waits for all live replicas, if a publish with acks=all needs them."""
     unsafe_ms: int = 9000
     """Time limit of a recovery without a quorum."""
     rank_delay_ms: int = 200
@@ -91,7 +91,7 @@ class Timing:
     prompt_ms: int = 100
     """Maximum delay of a prompt answer; slower sources are overloaded."""
     backfill_bytes: int = 64 * 1024
-    """First range of a sealed epoch; each following one is twice as large, up to `peer_fetch_bytes`."""
+    """First range of a sealed epoch; ranges then double up to `peer_fetch_bytes`, until one times out."""
     window_bytes: int = 8 * 1024 * 1024
     """Initial limit of the memory for records that replicas have not acknowledged (`Ownership.bound_window` changes
     it); replicas further behind catch up."""
@@ -158,7 +158,7 @@ class LogView(Protocol):
 class ClusterHints(Protocol):
     """The information that the replication core gets from gossip and `__meta`.
 
-    It may be outdated or wrong: the safety of promises and decisions does not depend on it.
+    The information may be outdated or wrong: the safety of promises and decisions does not depend on it.
     """
 
     def alive(self, node_id: str) -> bool:

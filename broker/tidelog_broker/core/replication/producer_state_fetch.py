@@ -27,7 +27,11 @@ class ProducerStateFetch:
     """Fetches the producer state that copies of one replica lack, for one position at a time."""
 
     def __init__(self, state: ReplicaState, *, ended: Callable[[], None]) -> None:
-        """Set `ended`, called when the requested state is stored, or when no node has it."""
+        """Create the fetch of a replica, which is idle until `want`.
+
+        Args:
+            ended: called when the requested state is stored, or when no node has it.
+        """
         self._state = state
         self._ended = ended
         self._fetch: PeerFetch | None = None

@@ -1,7 +1,8 @@
 """Idempotent producers of a partition: detection of retries, gaps and fenced producers.
 
 The table is a deterministic function of the log, unless the node's limit is reached: applying every batch header of the
-partition in order gives the same table for any copy. A snapshot contains a position; later headers are applied to it.
+partition in order gives the same table for any copy. A snapshot is the table at a position of the log; after it is
+restored, the headers after that position are applied.
 
 A producer numbers its records from 0; a batch contains the number of its first record. The next batch must start where
 the previous one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with their offsets, so that a retry
@@ -41,8 +42,8 @@ from tidelog_proto.limits import KEYED_ID_MIN, SEQUENCE_WINDOW_BATCHES
 PRODUCERS_MAX: Final = 10_000
 """Maximum number of producers whose newest batches a partition remembers."""
 PRODUCERS_MIN: Final = 16
-"""Number of producers whose newest batches each partition remembers regardless of the node's limit and of their idle
-time, because the clock of an owner may jump by days."""
+"""Number of producers per partition that are evicted neither for the node's limit nor as idle, because the clock of an
+owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Time without an append, by the partition's append timestamps, after which a producer is evicted; much longer than any
 client retries a batch."""
@@ -54,11 +55,12 @@ _CONTROL: Final = int(Flags.CONTROL)
 
 
 class StoredBatch(NamedTuple):
-    """The offsets of one stored batch of a producer.
+    """A batch in a producer's deduplication window: its sequence numbers, its offsets, and the records dropped from it.
 
-    `duplicates` is the number of its records dropped as duplicates. `dropped` is a bitmap of them; empty if none was
-    dropped, or if it is no longer known. `fingerprint` is that of the sent content, see `fingerprint_of`; None if
-    unknown.
+    Attributes:
+        duplicates: number of records of the sent batch that were dropped as duplicates.
+        dropped: bitmap of the dropped records; empty if none was dropped or the bitmap is no longer known.
+        fingerprint: fingerprint of the content as sent, see `fingerprint_of`; None if unknown.
     """
 
     base_sequence: int
@@ -338,9 +340,9 @@ def known_from(snapshot: bytes) -> int:
 def fingerprint_of(header: BatchHeader) -> int | None:
     """Return a fingerprint that distinguishes batches with equal numbers; None if the log lacks the sent content.
 
-    It consists of the body's CRC32C and the low half of the base timestamp, because bodies without a timestamp column
-    are equal if their records are. Owners change neither unless they drop duplicates. The control batch that starts an
-    instance of a named producer has none, because each owner creates it again when it is retried.
+    The fingerprint consists of the body's CRC32C and the low half of the base timestamp, because bodies without a
+    timestamp column are equal if their records are. Owners change neither unless they drop duplicates. The control
+    batch that starts an instance of a named producer has none, because each owner creates it again when it is retried.
 
     Returns:
         64 bits, which may be 0.

@@ -60,8 +60,9 @@ STALLED_MS = 300
 class Replica:
     """A replica of one partition in all its roles; see the module.
 
-    `fence` is the journaled fence of the active epoch, None if the journal has none; for `doubt` see
-    `replica_state.Doubt`.
+    Args:
+        fence: the journaled fence of the active epoch; None if the journal has none.
+        doubt: why the copy of the open epoch may lack acknowledged records, see `replica_state.Doubt`.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class Replica:
 
     @property
     def owner_may_be_slow(self) -> bool:
-        """Whether a timeout is the only evidence that the owner has failed."""
+        """Whether there is no evidence of the owner's failure, apart from a possible timeout."""
         given_up = self.state.promised or self.retiring or self.state.active.owner == self.state.node_id
         return not given_up and not self._watch.has_failure_evidence()
 
@@ -260,7 +261,7 @@ class Replica:
             else:
                 self._handlers[type(message)](sender, message, now_ms)
         except (DecodeError, BrokenRunError):
-            pass  # invalid: nothing of the message was applied
+            pass  # invalid: none of its batches was accepted
         self._finish_step(now_ms)
         return may_be_due
 
@@ -330,7 +331,7 @@ class Replica:
         return group
 
     def roll_over(self, plan: Plan, now_ms: int) -> None:
-        """End the epoch by plan, proposing its end and successor in one round. No-op if this node cannot append.
+        """End this owner's epoch, proposing its end and successor in one round. No-op if this node cannot append.
 
         If the flush mode does not sync appends, the replicas first sync their logs; this owner continues to append
         meanwhile.
@@ -525,7 +526,7 @@ class Replica:
     # --- the chain -------------------------------------------------------------------------------------
 
     def decided(self, decision: bytes) -> None:
-        """Enter the epoch that a quorum has accepted, and send the decision to its replicas."""
+        """Enter the next epoch by a decision with enough accepts, and send it to the replicas of both epochs."""
         old, first_epoch = self.state.active, self.state.active.epoch
         self._learner.learn(self.state.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.state.active.placement]):

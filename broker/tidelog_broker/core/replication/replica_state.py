@@ -47,7 +47,7 @@ PARTICIPATION_TRANSITIONS: Final[Mapping[Participation, frozenset[Participation]
     "halted": frozenset({"participating", "halted", "halted permanently"}),
     "halted permanently": frozenset({"halted permanently"}),
 }
-"""Allowed transitions. The first reason of a halt is kept.
+"""Allowed transitions. The first reason of a halt is kept. The states are:
 
     participating       votes, and sends and accepts records
     halted              does neither in this epoch, because its copy is wrong; the next epoch ends this (`enter`)
@@ -64,7 +64,7 @@ ROLE_TRANSITIONS: Final[Mapping[Role, frozenset[Role]]] = {
     "owner": frozenset({"retiring"}),
     "retiring": frozenset(),
 }
-"""Allowed transitions within an epoch. After a decision the role is outsider or follower again (`enter`).
+"""Allowed transitions within an epoch. After a decision the role is outsider or follower again (`enter`). The roles:
 
     outsider    not in the epoch's placement
     follower    in the placement: accepts appends of the owner, promises and accepts ballots
@@ -88,8 +88,10 @@ MessageT = TypeVar("MessageT", bound=PeerMessage)
 class ReplicaState:
     """State of one partition on one node. Times are milliseconds of a monotonic clock.
 
-    `no_space` is called when an append has failed for lack of disk space: with the tail, from which the failed append
-    was removed, and the time.
+    Args:
+        doubt: why the copy of the open epoch may lack acknowledged records.
+        no_space: called with (tail, now_ms) after an append failed for lack of disk space; the failed append has
+            already been removed from the tail.
     """
 
     only_replicated = False
@@ -243,12 +245,17 @@ class ReplicaState:
         self.effects += effects
 
     def write(self, effect: Write, then: Then | None = None) -> None:
-        """Emit a write; `then` is called when it is durable."""
+        """Emit a write; `then` is called when it is durable, or has failed for lack of disk space (see `Then`)."""
         self.effects.append(effect)
         self.waiting_writes.append(then or _nothing)
 
     def append(self, batches: Sequence[memoryview], positions: Sequence[Position], then: Callable[[int], None]) -> None:
-        """Queue batches at the end of the active epoch; `then` is called once `tail.durable` is after them."""
+        """Queue batches at the end of the active epoch.
+
+        Args:
+            then: called with the time once the batches are durable; not called if the write fails for lack of disk
+                space, or if the epoch was decided meanwhile.
+        """
         tail = self.tail
         base = tail.queued
         tail.extend(positions)
@@ -292,7 +299,7 @@ class ReplicaState:
     # --- exchange of the chain -------------------------------------------------------------------------
 
     def send_chain(self, to: str, epoch: int) -> None:
-        """Send the decisions from `epoch` on to a node."""
+        """Send the first `DECISIONS_MAX` decisions from `epoch` on to a node, if there are any."""
         at = epoch - self.chain.genesis.epoch
         decisions = self.chain.decisions[at : at + DECISIONS_MAX] if at >= 0 else []
         if decisions and to != self.node_id:
@@ -336,10 +343,11 @@ class ReplicaState:
         return False
 
     def forks(self, sender: str, epoch: int, reason: str) -> None:
-        """Halt because another node's chain differs before `epoch`: one is wrong, and no quorum can decide which.
+        """Halt permanently because another node's chain differs before `epoch`, unless an unsafe decision explains it.
 
-        An operator may have overruled the other node's decisions, in which case this replica continues. To find out,
-        it requests the other decisions back to its first unsafe one; `differs` finds the fork and evaluates it.
+        One chain is wrong, and no quorum can decide which. But if this chain has an unsafe decision before `epoch`, an
+        operator may have overruled the other node's decisions, in which case this replica continues. To find out, it
+        requests the other decisions back to its first unsafe one; `differs` finds the fork and evaluates it.
         """
         first_unsafe = self.chain.first_unsafe
         if first_unsafe is None or epoch <= first_unsafe:

@@ -109,7 +109,8 @@ class Source:
     def _open_end(self) -> int:
         """Return the end of the open epoch as assigned by its owner, written or not; `UNKNOWN_END` at other nodes.
 
-        A restarted owner does not know it: others may have acknowledged records that it had assigned and not written.
+        A restarted owner does not know that end: other replicas may have acknowledged records that this node had
+        assigned and not written.
         """
         state = self._state
         return state.tail.queued.offset if state.owner is not None else UNKNOWN_END

@@ -55,7 +55,7 @@ class Decision(NamedTuple):
 
 
 class Permissions:
-    """The rules of the cluster, up to the applied position of `__meta`.
+    """Evaluates the access rules of the cluster, up to the applied position of `__meta`.
 
     Args:
         admins: principals that may do everything.

@@ -51,7 +51,7 @@ _RATES: Final = ("produce_bytes", "consume_bytes", "requests", "in_flight_bytes"
 
 
 class Quotas:
-    """The quotas of the cluster, up to the applied position of `__meta`.
+    """Resolves the limits that the cluster's quotas set, up to the applied position of `__meta`.
 
     Args:
         admins: principals to which only quotas of their own name apply, so that quotas cannot lock all users out.
@@ -78,7 +78,7 @@ class Quotas:
             self._changed()
 
     def of_subject(self, subject: str) -> pb.Quota | None:
-        """Return the quota of a subject in the form of `canonical`; None if it has none."""
+        """Return the quota of a subject that `canonical` has returned; None if the subject has no quota."""
         self._freshen()
         return self._by_subject.get(subject)
 
@@ -150,7 +150,7 @@ def _first(field: str, tiers: Iterable[list[pb.Quota] | list[pb.Quota | None]]) 
 
     Args:
         field: the name of the field.
-        tiers: quotas, the most specific first.
+        tiers: lists of quotas, the most specific list first.
     """
     for tier in tiers:
         named = [getattr(quota, field) for quota in tier if quota is not None and quota.HasField(field)]

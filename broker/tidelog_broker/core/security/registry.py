@@ -39,7 +39,7 @@ permission `cluster` can create such a record."""
 
 
 class SecurityRegistry:
-    """Keys, users, rules and quotas by id, up to the applied position of `__meta`.
+    """Provides keys, users, rules and quotas by id, up to the applied position of `__meta`.
 
     Args:
         admins: principals that may do everything.

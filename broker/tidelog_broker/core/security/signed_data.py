@@ -18,6 +18,7 @@ class DataSigner:
     """Signs and verifies data of one use.
 
     Args:
+        label: identifies the use; data that was signed under another label is refused.
         secret: process-local secret, used until `use` sets the cluster secrets.
     """
 

@@ -35,16 +35,21 @@ class SignedLogins:
         self._signer.use(secrets, cluster_id)
 
     def sealed(self, first: str, login: Login, *, holder: str, now_us: int) -> bytes:
-        """Return the signed state of a login after the client's first message, for the principal `holder`."""
+        """Return the signed state of a login after the client's first message.
+
+        Args:
+            first: the client's first message.
+            holder: the principal of the gateway, which alone may present the state.
+        """
         state = pb.SealedLogin(
             first=first, nonce=login.side.nonce, user_id=login.user_id, holder=holder, ends_us=now_us + LOGIN_MS * _US
         )
         return self._signer.sign(state.SerializeToString())
 
     def opened(self, sealed: bytes, *, holder: str, now_us: int) -> pb.SealedLogin | None:
-        """Return the login state in `sealed`.
+        """Return the login state in `sealed`; None if it is not acceptable.
 
-        None: it has no valid signature, has expired, or was issued to another principal than `holder`.
+        It has no valid signature, cannot be decoded, has expired, or was issued to a principal other than `holder`.
         """
         text = self._signer.verify(sealed) if len(sealed) <= LOGIN_BYTES_MAX else None
         if text is None:

@@ -79,8 +79,8 @@ class Tickets:
             ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US
         ):  # Limits the damage of a leaked secret after its rotation.
             raise ticket_refused(
-                f"it is valid for another {(content.ends_us - now_us) // _US} ms, the maximum is {TICKET_MS}; check "
-                "the nodes' clocks"
+                f"it expires in {(content.ends_us - now_us) // _US} ms, more than the maximum of {TICKET_MS + SKEW_MS} "
+                "ms (lifetime and clock skew); check the nodes' clocks"
             )
         return VerifiedTicket(content.caller, ends_us)
 

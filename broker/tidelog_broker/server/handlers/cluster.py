@@ -37,8 +37,9 @@ _NODES_WITH_TOPICS: Final = 256
 async def cluster_status(broker: Broker, request: Request) -> None:
     """Handle CLUSTER_STATUS: the nodes with the first page of topics, or another page.
 
-    Another node gets the status of this node only, or of the partitions that it names. The status opens no partitions,
-    neither on this node nor on others: monitoring would otherwise open all partitions of a cluster (ADR 0075).
+    Another node gets the status of this node only, or of the partitions that it names. A client's request opens no
+    partitions, neither on this node nor on others: monitoring would otherwise open all partitions of a cluster (ADR
+    0075). Partitions that another node names are opened unless it sets `as_is`.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
@@ -115,7 +116,7 @@ def _merged(broker: Broker, reported: Iterable[pb.NodeStatus]) -> list[pb.NodeSt
 
 
 async def cluster_change(broker: Broker, request: Request) -> None:
-    """Handle CLUSTER_CHANGE: record the change in `__meta`; partition owners carry it out.
+    """Handle CLUSTER_CHANGE: begin a rebalance or an unsafe recovery, or record another change in `__meta`.
 
     Raises:
         ProtocolError: INVALID_REQUEST for an unknown node, or one that does not support a feature level; FORBIDDEN on a
@@ -184,10 +185,11 @@ async def _rebalance(broker: Broker, request: Request) -> None:
 
 
 async def node_announce(broker: Broker, request: Request) -> None:
-    """Handle NODE_ANNOUNCE of a node that is starting, or (with `ask` and `draining`) about to stop.
+    """Handle NODE_ANNOUNCE of a node that is starting, has changed, or (with `ask` and `draining`) is about to stop.
 
-    The answer contains all nodes that this node knows. This node also binds the directory of a starting founder to the
-    founder's id, even if this node is new itself; the binding is durable before the answer.
+    The answer contains a page of the nodes that this node knows. With `bind`, this node also binds the
+    directory of a starting founder to the founder's id, even if this node is new itself; the binding is durable before
+    the answer.
 
     Raises:
         ProtocolError: FORBIDDEN if the id belongs to another node, or if the sender is not an authenticated node;

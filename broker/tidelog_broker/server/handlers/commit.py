@@ -86,8 +86,8 @@ async def commit(broker: Broker, request: Request) -> None:
     """Handle COMMIT: write all entries in one batch, then answer the stored position of each.
 
     Raises:
-        ProtocolError: an invalid name, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the write was
-            refused; then nothing was committed.
+        ProtocolError: an invalid name, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the error of the
+            write. Nothing was committed, unless the error leaves the outcome unknown.
     """
     message = request.envelope.commit
     check_group_name(message.group)
@@ -284,7 +284,7 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
 
 
 async def committed(broker: Broker, request: Request) -> None:
-    """Handle COMMITTED: the named positions, or all positions of the group, optionally in one topic.
+    """Handle COMMITTED: return a page of the named positions, or of all positions of the group or in one topic.
 
     Raises:
         ProtocolError: INVALID_REQUEST for an invalid group name or too many entries, UNKNOWN_TOPIC.

@@ -125,7 +125,7 @@ def _turn(request: Request, meter: Account | None, until: float) -> contextlib.A
 
 
 def _end_wait_on_change(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
-    """End the wait of a fetch if one of its partitions has changed its epoch since the fetch arrived."""
+    """End the wait of a fetch if the epoch of one of its partitions has changed or is about to change."""
     if gathered.failed or not epochs:
         return
     for (partition, epoch), result in zip(epochs, gathered.reply.results, strict=True):
@@ -171,7 +171,8 @@ async def _gather(
 ) -> _Gathered:
     """Read available batches, at least one of the first entry that has any.
 
-    `positions` are the offsets to read from; a filter that matches nothing advances them.
+    Args:
+        positions: the offsets to read from, by entry; a read without a result advances them past the scanned records.
 
     Raises:
         ProtocolError: see `check_wanted`.

@@ -52,7 +52,10 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
 
 
 async def _authenticated(broker: Broker, request: Request, authenticator: Authenticator) -> None:
-    """Authenticate a client and complete HELLO; a failed attempt is answered and ends the connection."""
+    """Authenticate a client and complete HELLO, or answer the client's first SCRAM message with a challenge.
+
+    A failed attempt is answered and ends the connection.
+    """
     connection, credentials = request.connection, request.envelope.hello.credentials
     proof = ""
     try:
@@ -78,7 +81,11 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
 
 
 async def _session_of(broker: Broker, authenticator: Authenticator, request: Request) -> Session:
-    """Return the session of a client from its credentials or, if it has sent none, from its certificate."""
+    """Return the session of a client from its credentials or, if it has sent none, from its certificate.
+
+    Raises:
+        ProtocolError: see `session_of`.
+    """
     credentials = request.envelope.hello.credentials
     if credentials.WhichOneof("kind") is None:
         certified = broker.security.certificates.session_of(request.connection.certificate())
@@ -88,7 +95,7 @@ async def _session_of(broker: Broker, authenticator: Authenticator, request: Req
 
 
 async def session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials, host: str) -> Session:
-    """Return the session for credentials; if their key is unknown, this node first applies all of `__meta`.
+    """Return the session for credentials; this node applies all of `__meta` before it refuses an API key.
 
     Raises:
         ProtocolError: see `Authenticator.session_of`; EPOCH_CHANGING if `__meta` cannot be read yet.
@@ -109,11 +116,11 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
 async def logged_in(
     broker: Broker, authenticator: Authenticator, login: Login, credentials: pb.Credentials
 ) -> tuple[Session, str]:
-    """Return the session of a client that has proven its password, and the node's own proof.
+    """Return the session of a client that has proven its password, and the node's SCRAM proof for the client.
 
     Raises:
-        ProtocolError: see `ScramLogins.finish`; EPOCH_CHANGING if this node may not know the user or its newest
-            password yet.
+        ProtocolError: UNAUTHENTICATED for credentials other than SCRAM; see `ScramLogins.finish`; EPOCH_CHANGING if
+            this node may not know the user or its newest password yet.
     """
     if credentials.WhichOneof("kind") != "scram":
         raise ProtocolError(

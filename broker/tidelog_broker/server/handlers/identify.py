@@ -1,6 +1,7 @@
 """IDENTIFY: authentication of a gateway's caller by the credentials that it has sent to the gateway.
 
-For a password the gateway is the SCRAM client: it sends two requests and keeps the sealed login in between (ADR 0094).
+For a password the gateway is the SCRAM client: it sends two requests, and between them it keeps the login, which the
+node has sealed (ADR 0094).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ async def identify(broker: Broker, request: Request) -> None:
 
 
 class _BeginAgainError(Exception):
-    """Raised for a password login that is no longer valid, so that the gateway has to start a new one."""
+    """Raised for a password login that has expired or belongs to another gateway, so that a new one is needed."""
 
 
 def _challenge(
@@ -90,7 +91,7 @@ def _challenge(
 async def _proven(
     broker: Broker, authenticator: Authenticator, message: pb.Identify, gateway: Session
 ) -> tuple[Session, str]:
-    """Return the session of a caller that has proven its password, and the node's own proof.
+    """Return the session of a caller that has proven its password, and the node's SCRAM proof for the caller.
 
     Raises:
         ProtocolError: see `logged_in`.

@@ -77,8 +77,8 @@ def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | N
     Changes that exceed a page are sent after the client's next request.
 
     Returns:
-        None if the client asks for all topics, for one that is missing in `known`, or for one that it may not see; it
-        then gets the complete answer.
+        None if the client asks for all topics, for one that does not exist or is missing in `known`, or for one that
+        it may not see; it then gets the complete answer.
     """
     known = {each.topic_id: each for each in request.envelope.metadata.known}
     session = request.session
@@ -99,7 +99,11 @@ def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | N
 
 
 def _answer(broker: Broker, request: Request, names: list[str], unsure: ProtocolError | None) -> pb.Envelope:
-    """Return the requested page; unknown topics get the error `unsure`, or UNKNOWN_TOPIC if that is None."""
+    """Return the requested page.
+
+    An unknown topic gets the error `unsure`, or UNKNOWN_TOPIC if that is None; a topic that the caller may not see gets
+    FORBIDDEN.
+    """
     cursor = cursor_of(request.envelope.metadata)
 
     def describe(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
@@ -140,7 +144,7 @@ def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | No
 
 
 async def _until_changed(broker: Broker, request: Request) -> None:
-    """Hold a request until this node's metadata differs from the client's, or the wait is over."""
+    """Hold a request until this node has newer metadata or stops, the client disconnects, or the wait is over."""
     message = request.envelope.metadata
     wait_s = min(message.wait_ms, WAIT_MS_MAX) / 1000
     with broker.route_news.listening(message.known, wait_s=wait_s) as held:

@@ -99,7 +99,7 @@ def merge(broker: Broker, page: Page, replies: Sequence[pb.ClusterStatusReply]) 
 
 
 async def open_named(broker: Broker, request: Request) -> None:
-    """Open the partitions that another node names, unless the node sets `as_is`.
+    """Open the partitions that another node names, unless it sets `as_is`; partitions without data stay closed.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.

@@ -23,7 +23,7 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VER
 log = logging.getLogger(__name__)
 
 IN_USE_TIMEOUT_S: Final = 1.0
-"""How long to wait for the earlier incarnation of a starting node to prove that it is still running."""
+"""Maximum time of waiting for the earlier incarnation of a starting node to prove that it is still running."""
 
 
 def hello(broker: Broker, request: Request) -> None:
@@ -60,7 +60,8 @@ async def proof(broker: Broker, request: Request) -> None:
     older copy; an error would make it retry. Otherwise its incarnation is stored durably before the answer.
 
     Raises:
-        ProtocolError: INVALID_REQUEST without a preceding PEER_HELLO.
+        ProtocolError: FORBIDDEN if this node does not belong to a cluster, INVALID_REQUEST without a preceding
+            PEER_HELLO.
     """
     peers = _peers(broker)
     connection = request.connection
@@ -92,7 +93,7 @@ async def proof(broker: Broker, request: Request) -> None:
             connection.close()
             return
         await broker.incarnations.register(challenge.node_id, challenge.incarnation, offered)
-        # The loss of this connection was handled before, so nothing would remove it from the peers later.
+        # If the connection was lost meanwhile, its loss is handled already, and nothing would remove it from the peers.
         if not connection.is_open:
             request.drop()
             return

@@ -1,8 +1,8 @@
 """PRODUCER_BEGIN: start of a named producer's instance at each partition's owner, which fences older instances.
 
 The owner appends a control batch with the producer's id, the instance's epoch and sequence 0. Once it is committed, the
-producer table of every copy, and of every later owner, contains the epoch, and batches of older epochs are refused. So
-only the log stores the newest instance.
+producer table of every copy, and of every later owner, contains the epoch, and batches of older epochs are refused. The
+log is therefore the only place that stores the newest instance.
 
 A request with an idempotency key that writes no record to partition 0 is registered there in the same way: the control
 batch has the id, the epoch and the digest of the request (`core/replication/idempotency_keys.py`). A repeated request
@@ -35,7 +35,7 @@ async def begin(broker: Broker, request: Request) -> None:
     """Handle PRODUCER_BEGIN. A request from another node has one entry.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
+        ProtocolError: INVALID_REQUEST for a request that is malformed as a whole; to another node also see `_local`.
     """
     await answer_each(
         broker,
@@ -78,7 +78,8 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
 async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     """Begin an instance as the partition's owner.
 
-    If a newer instance has fenced it, the answer contains that error and the newest epoch.
+    If a newer instance has fenced it, the answer contains that error and the newest epoch. If this instance has begun
+    before, the answer is marked as `repeated`.
 
     Raises:
         ProtocolError: this node cannot append.
@@ -115,7 +116,7 @@ def _known_epoch(partition: Partition, producer_id: int) -> int:
 
 
 async def _append(partition: Partition, entry: pb.ProducerBeginEntry) -> tuple[StoredBatch | ProtocolError, bool]:
-    """Append the control batch of an instance; return its outcome once it is certain."""
+    """Append the control batch of an instance; return its outcome once it is certain, and whether it is a duplicate."""
     encoded = encode_batch(
         columns_of([None]),
         now_us=time.time_ns() // 1000,

@@ -1,9 +1,8 @@
 """PUBLISH: storage of record batches; batches that another node owns are forwarded to it.
 
-Handlers do not examine records. Each batch is verified on arrival (on the event loop if that costs less than a thread
-switch, on a worker if it is large once decompressed) and queued in its partition's pipeline. The reply is sent when the
-last batch has its result or the request's time is over. Later results are discarded: the client knows that the outcome
-is unknown, and retries.
+Each batch is verified on arrival (uncompressed ones up to `VERIFY_INLINE_BYTES` on the event loop, others on a worker)
+and queued in its partition's pipeline. The reply is sent when the last batch has its result or the request's time is
+over. Later results are discarded: the client knows that the outcome is unknown, and retries.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ SLICE_PARTITIONS: Final = BATCHES_PER_PIECE // (1 + PARTITION_BATCHES)
 """Number of batches in a slice if each has its own partition."""
 
 DROPPED_BYTES_MAX: Final = 256 * KIB
-"""Maximum size of all lists of dropped records in an answer, since an envelope is bounded; one batch needs up to 8 KiB.
-"""
+"""Maximum total size of the bitmaps of dropped records in an answer, since an envelope is bounded; one bitmap has up to
+8 KiB. Bitmaps in the results of forwarded batches are limited by their owners."""
 
 _length_of: Final = attrgetter("length")
 
@@ -158,7 +157,8 @@ class PublishInProgress:
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
                 if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
-                    # The error of a forwarded batch is not final: only the forwarding node may know the partition yet.
+                    # The error of a forwarded batch is not final, because this node may not have applied a new topic
+                    # that the forwarding node knows.
                     settle(denial(error, current=not message.forwarded), False)
                 else:
                     unknown.append(_Unknown(key, settle))
@@ -191,7 +191,7 @@ class PublishInProgress:
             self._reply()
 
     def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
-        """Add the number of dropped records, and their list while it fits the answer."""
+        """Add the number of dropped records, and their bitmap if it fits the answer."""
         result.duplicates = outcome.duplicates
         self._dropped_bytes += len(outcome.dropped)
         if self._dropped_bytes <= DROPPED_BYTES_MAX:
@@ -249,7 +249,7 @@ class _Unknown(NamedTuple):
 async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
     """Refuse batches for unknown partitions, permanently or with a retry, depending on the current `__meta`.
 
-    They are not queued once the partition is known, because later batches may have been queued already.
+    The batches are not queued even if the partition becomes known, because later batches may have been queued already.
     """
     current = False
     try:

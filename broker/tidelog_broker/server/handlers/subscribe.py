@@ -38,9 +38,9 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 
 EVENT_BYTES: Final = 1 * MIB
-"""Approximate size of a MESSAGE_EVENT; a larger batch is sent alone."""
+"""Approximate maximum size of a MESSAGE_EVENT; a larger batch is sent alone."""
 VISITS_MAX: Final = 64
-"""Partitions that a pump looks at before other work of the event loop: about 0.5 ms."""
+"""Maximum number of partitions that a pump looks at before the event loop does other work: about 0.5 ms."""
 PROGRESS_S: Final = 1.0
 """Minimum interval of progress reports for a filter without matches."""
 
@@ -60,7 +60,10 @@ class _Filter:
 
 
 class Pump:
-    """One subscription of one connection. Only log reads are tasks; all other work is plain calls on the event loop."""
+    """Sends the batches of one subscription to its connection.
+
+    Log reads and confirmations of a partition's end are tasks; all other work is plain calls on the event loop.
+    """
 
     def __init__(
         self, broker: Broker, connection: Connection, subscription: Subscription, caller: Session | None
@@ -94,7 +97,10 @@ class Pump:
         self.stopped = False
 
     def check(self, session: Session) -> None:
-        """Check that the subscription is still allowed; end the topics that the caller of a gateway may no longer read.
+        """Check that the subscription is still allowed.
+
+        For the caller of a gateway, end the topics that the caller may no longer read, or all topics if its session has
+        ended or the gateway may no longer act for callers.
 
         Args:
             session: the session of the connection.
@@ -151,10 +157,12 @@ class Pump:
     ) -> None:
         """Add a partition with its filter and listen to its appends.
 
-        `record_epoch` is the epoch of the record before `offset`, if the client knows it.
+        Args:
+            record_epoch: the epoch of the record before `offset`, if the client knows it.
 
         Raises:
-            ProtocolError: INVALID_REQUEST if it is followed already, OVERLOADED if the limit is reached.
+            ProtocolError: INVALID_REQUEST if the partition is followed already, OVERLOADED if a limit is reached,
+                TICKET_REFUSED if the whole subscription has ended.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -282,7 +290,7 @@ class Pump:
         return self._may_send
 
     def _read_next(self) -> None:
-        """Begin to read the records of the next partition that are not in memory, one partition at a time."""
+        """Start the log read of the next partition in `_to_read`, unless a read is in flight."""
         while self._to_read and not self._reading and self._may_send:
             key, _ = self._to_read.popitem(last=False)
             partition = self._partitions.get(key)
@@ -326,8 +334,8 @@ class Pump:
     async def _read(self, key: PartitionKey, partition: Partition) -> None:
         """Read once and send the result.
 
-        The connection's lock and the credit are acquired first, so that a subscription with many lagging partitions
-        holds one read in memory, not one per partition.
+        The read waits for the connection's lock and is limited by the credit, so that a connection with many lagging
+        partitions holds one read in memory, not one per partition.
         """
         is_unreadable = False
         try:
@@ -430,7 +438,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
     """Handle SUBSCRIBE: answer per partition, then push.
 
     Raises:
-        ProtocolError: INVALID_REQUEST for an id in use, too many subscriptions, or no partition.
+        ProtocolError: INVALID_REQUEST for an id in use, too many subscriptions, no partition or too many;
+            SHUTTING_DOWN, see `check_wanted`.
     """
     message = request.envelope.subscribe
     connection = request.connection

@@ -123,7 +123,7 @@ async def describe_one(broker: Broker, request: Request) -> None:
 async def list_some(broker: Broker, request: Request) -> None:
     """Handle TOPIC list: a page of the topics, read from the current `__meta` if that is reachable.
 
-    No partition is opened for it (ADR 0075); TOPIC describe opens one topic's partitions for their offsets.
+    No partition is opened for the list (ADR 0075); TOPIC describe opens one topic's partitions for their offsets.
     """
     message = request.envelope.topic_list
     cursor = cursor_of(message)

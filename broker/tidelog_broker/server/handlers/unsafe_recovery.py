@@ -23,8 +23,7 @@ async def recover(broker: Broker, request: Request) -> None:
 
     Raises:
         ProtocolError: INVALID_REQUEST if the named node is unreachable or cannot recover the partition, UNKNOWN_TOPIC,
-            UNKNOWN_PARTITION, TIMED_OUT if the recovery did not complete within `TIMEOUT_S`. A retry alone does not
-            help.
+            UNKNOWN_PARTITION, TIMED_OUT if the recovery did not complete within `TIMEOUT_S`.
     """
     message = request.envelope.cluster_change.unsafe_recovery
     if message.node_id == broker.node_id:

@@ -1,7 +1,7 @@
 """The engine of an epoch, recorded in its directory by the name of an empty file: `engine-memory`.
 
 A directory without such a file belongs to the segment engine, so that data directories of all releases open unchanged.
-The name needs no contents that could be torn, and becomes durable with the directory.
+A name, unlike a file's contents, cannot be torn by a crash, and becomes durable with the directory.
 """
 
 from __future__ import annotations

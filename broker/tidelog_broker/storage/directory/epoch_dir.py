@@ -24,7 +24,7 @@ def make_epoch_dir(
     is_lacking: bool,
     before_named: Callable[[], None] | None = None,
 ) -> None:
-    """Create an epoch's directory with what its engine needs in it.
+    """Create an epoch's directory with the files of its engine.
 
     Args:
         directory: the path of the new directory, inside the partition's directory.

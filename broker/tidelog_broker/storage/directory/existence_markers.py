@@ -83,7 +83,7 @@ def recreate_directory(fs: FileSystem, directory: Path, epoch: int) -> None:
     """Recreate the lost directory of a partition, durably, with the marker that an epoch had begun in it.
 
     Raises:
-        OSError: the directory exists with the marker, or not at all.
+        OSError: afterwards the directory either has the marker or does not exist.
     """
     unnamed = directory.with_name(directory.name + NEW_SUFFIX)
     if not fs.exists(unnamed):

@@ -13,10 +13,12 @@ from tidelog_proto.batch.header import BatchHeader
 
 
 class FoundBatches(NamedTuple):
-    """Whole batches without padding, and the offset to continue from.
+    """The result of a read: whole batches without padding.
 
-    `heads` has for each batch the memory that Python code may read: the batch itself, or a copy of its header if only
-    system calls may read the batch.
+    Attributes:
+        heads: for each batch the memory that Python code may read: the batch itself, or a copy of its header if only
+            system calls may read the batch.
+        next_offset: the offset to continue from.
     """
 
     batches: list[memoryview]
@@ -136,7 +138,7 @@ class Extent(ABC):
 
     @abstractmethod
     def window_stop(self, first: int, stop: int) -> int:
-        """Return the slot before which to end a `read` that begins at `first`: above `first`, and at most `stop`."""
+        """Return the slot before which a `read` that begins at `first` should end to stay small; at most `stop`."""
 
     @abstractmethod
     def read(self, first: int, stop: int) -> list[memoryview]:
@@ -175,7 +177,7 @@ class Extent(ABC):
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
     ) -> CandidateBatches:
-        """Return about `count_max` batches of slots first..stop-1 that may match: the oldest, or the `newest` ones.
+        """Return up to about `count_max` batches of slots first..stop-1 that may match: the oldest or `newest` ones.
 
         Without a column, or without an index of it, every batch may match.
         """
@@ -235,6 +237,7 @@ class EpochReading(ABC):
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
             DamagedError: the batches are damaged, or the store is in LIMBO and ends before `offset`.
+            StorageFailedError: the store cannot be read.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ from tidelog_proto.batch.header import BatchHeader, unpack_header
 from tidelog_proto.limits import HEADER_BYTES, MIB
 
 SCANNED_BYTES: Final = MIB
-"""Maximum bytes of one read."""
+"""Maximum bytes of one read; a larger batch is read alone."""
 
 
 class ScannedReading(EpochReading):
@@ -102,7 +102,7 @@ class BatchesExtent(Extent):
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
     ) -> CandidateBatches:
-        """Return batches of the range: without an index every batch may match."""
+        """Return the oldest `count_max` batches of the range, or the `newest`: without an index every one may match."""
         del column, key_hash
         if newest:
             first = max(first, stop - count_max)

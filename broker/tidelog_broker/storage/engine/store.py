@@ -19,8 +19,8 @@ SEGMENT: Final = "segment"
 """The name of the segment engine, which stores each epoch whose directory names no engine."""
 
 State = Literal["active", "sealed", "limbo", "failed"]
-"""`active`: the store takes appends; `sealed`: its epoch has ended; `limbo`: it is damaged or lacks records; `failed`:
-a write or sync has failed, or the store was closed.
+"""`active`: the store takes appends; `sealed`: its epoch has ended; `limbo`: the store is damaged or lacks records;
+`failed`: a write or sync has failed, or the store was closed.
 """
 
 Call = Literal["reserve", "append", "sync", "truncate", "seal", "read", "find", "delete_oldest"]
@@ -93,10 +93,10 @@ class Damage:
 
 
 class Held(Protocol):
-    """The damage of an `EpochStore`, as an attribute: each append reads it, which costs less than a call."""
+    """Provides the damage of an `EpochStore` as an attribute, which each append reads at less cost than a property."""
 
     damage: Damage | None
-    """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
+    """The damage or lack of records that keeps the store in LIMBO, without appends; None if there is none."""
 
 
 class AppendedGroup(NamedTuple):
@@ -144,7 +144,7 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def damage(self) -> Damage | None:
-        """Why the store takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
+        """The damage or lack of records that keeps the store in LIMBO, without appends; None if there is none."""
 
     @property
     @abstractmethod
@@ -236,16 +236,17 @@ class EpochStore(ABC):
     def truncate(self, end_offset: int) -> None:
         """Truncate the store at a batch boundary, durably, and make it appendable; ends LIMBO, sealing and repair.
 
-        A sealed store that ends there stays sealed.
+        A sealed store that ends at `end_offset` stays sealed.
 
         Raises:
-            DivergedError: no batch of this store ends there; nothing has changed.
+            DivergedError: no batch of this store ends at `end_offset`; nothing has changed.
+            DamagedError: the batch at `end_offset` is damaged; nothing has changed.
             StorageFailedError: the disk failed, now or before.
         """
 
     @abstractmethod
     def truncate_to_valid_prefix(self) -> None:
-        """Truncate a store in LIMBO at its damage: it stays in LIMBO but takes appends.
+        """Truncate a store in LIMBO at its damage: it stays in LIMBO but takes appends of the missing records.
 
         Raises:
             DiskFullError: no space; nothing was truncated.
@@ -270,7 +271,7 @@ class EpochStore(ABC):
 
     @abstractmethod
     def close(self, *, sync: bool = True) -> None:
-        """Sync, and close the files. A store that takes no appends is only closed.
+        """Sync, and close the files. A store whose state is not `active` is only closed.
 
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
@@ -324,12 +325,12 @@ class Engine(ABC):
         """
 
     def is_deleted(self, names: Sequence[str]) -> bool:
-        """Return whether a directory that contains these file names is what an interrupted deletion has left."""
+        """Return whether a directory that contains these file names is the remains of an interrupted deletion."""
         del names
         return False
 
     def forget(self, directory: Path) -> None:
-        """Release what the engine keeps outside of a directory, which is about to be removed; its store is closed."""
+        """Release the data that the engine keeps outside a closed store's directory, which is about to be removed."""
         del directory
 
 

@@ -133,7 +133,7 @@ def open_store(
 
 
 def remove_store(volume: Volume, directory: Path) -> None:
-    """Remove an epoch's directory, and what its engine keeps outside of it. The epoch's store must be closed.
+    """Remove an epoch's directory and the data that its engine keeps elsewhere. The epoch's store must be closed.
 
     Raises:
         OSError: a part of it may remain.
@@ -150,7 +150,7 @@ def remove_store(volume: Volume, directory: Path) -> None:
 
 
 def is_deleted(volume: Volume, directory: Path) -> bool:
-    """Return whether an interrupted deletion has left an epoch's directory; False if its engine is not installed.
+    """Return whether an epoch's directory is the remains of a deletion; False if its engine is not installed.
 
     Raises:
         OSError: the disk cannot be read.
@@ -163,7 +163,7 @@ def is_deleted(volume: Volume, directory: Path) -> bool:
 
 
 def forget_stores(volume: Volume, partition: Path) -> None:
-    """Release what engines keep outside of the directories of a partition that is about to be removed.
+    """Release the data that engines keep outside the directories of a partition that is about to be removed.
 
     Raises:
         OSError: the disk cannot be read.

@@ -43,7 +43,7 @@ class DeferredSyncs:
     """The deferred syncs of one log. `sync_names` may be called by any thread, the rest by the appending thread.
 
     Attributes:
-        error: the first error of a sync, in the background or not.
+        error: the last error of a sync, in the background or not; None if no sync has failed.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -89,7 +89,11 @@ class DeferredSyncs:
     # ------------------------------------------------------------------------------------ names
 
     def defer_names_sync(self, first: Callable[[], None] | None = None) -> None:
-        """Defer a sync of the directory, and `first` before it. The caller has just called `sync_names`."""
+        """Defer a sync of the directory. The caller has just called `sync_names`.
+
+        Args:
+            first: called right before the sync; None if nothing has to be done first.
+        """
         assert self._names is None or self._names.is_done, "the last change of names is not durable yet"
         owed = self._names = DeferredSync(partial(self._sync_directory, first), self._note)
         if self._disk.namer is not None:
@@ -127,7 +131,10 @@ class DeferredSyncs:
             self._disk.syncer.offer(self._rolled[0].sync.finish_in_background)
 
     def cancel_all_but(self, count: int) -> None:
-        """Cancel the pending syncs of all but the newest `count` rolled segments: the older ones are being deleted."""
+        """Cancel the pending syncs of all but the newest `count` rolled segments: the older ones are being deleted.
+
+        Stops at a sync that is running or has failed.
+        """
         while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 

@@ -122,7 +122,7 @@ class EpochLog(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """Why the log takes no appends until it is repaired (LIMBO); None if it is undamaged and lacks no records."""
+        """The damage or lack of records that keeps the log in LIMBO, without appends; None if there is none."""
         return self._held.damage
 
     @property
@@ -286,7 +286,7 @@ class EpochLog(EpochStore):
         self._give_up_spare()
 
     def close(self, *, sync: bool = True) -> None:
-        """Sync, write a sync mark, and close the files. A log that takes no appends is only closed.
+        """Sync, write a sync mark, and close the files. A log whose state is not `active` is only closed.
 
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.
@@ -310,11 +310,12 @@ class EpochLog(EpochStore):
     def truncate(self, end_offset: int) -> None:
         """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
 
-        After a crash during truncation the log has all of the tail, a part of it, or none. A log that was damaged after
-        `end_offset` may then be truncated there to leave LIMBO. A sealed log that ends there stays sealed.
+        After a crash during truncation the log has all of the tail, a part of it, or none. A log in LIMBO can be
+        truncated at its damage or before it. A sealed log that ends at `end_offset` stays sealed.
 
         Raises:
-            DivergedError: no batch of this log ends there; nothing has changed.
+            DivergedError: no batch of this log ends at `end_offset`; nothing has changed.
+            DamagedError: the batch at `end_offset` is damaged; nothing has changed.
             StorageFailedError: the disk failed, now or before.
         """
         if self._failure:
@@ -334,7 +335,7 @@ class EpochLog(EpochStore):
         self._held.damage, self.is_repairing = None, False
 
     def truncate_to_valid_prefix(self) -> None:
-        """Truncate a log in LIMBO at its damage: it stays in LIMBO but takes appends.
+        """Truncate a log in LIMBO at its damage: it stays in LIMBO but takes appends of the missing records.
 
         Raises:
             DiskFullError: no space for the repair marker; nothing was truncated.
@@ -437,7 +438,7 @@ class EpochLog(EpochStore):
         self.is_repairing = True
 
     def _cut(self, end_offset: int, end_digest: int) -> None:
-        """Truncate files and segments at a batch boundary and open the last segment for appends."""
+        """Truncate the files at a batch boundary, drop later segments, and open the last kept one for appends."""
         fs, leases = self._disk.fs, self._disk.open_segments
         segments = self._held.segments
         number = bisect_right(segments, end_offset, key=lambda segment: segment.base_offset) - 1
@@ -492,8 +493,9 @@ class EpochLog(EpochStore):
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
             raise LimboError(
-                f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}; repair it from another "
-                "copy or a backup"
+                f"{self.directory} takes no appends: {damage.path} is damaged at byte {damage.position}: "
+                f"{damage.reason}; check it with: tidelog log verify; if no other node has the data: restore a backup, "
+                "or run tidelog log repair"
             )
         if self._active is None:
             raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")

@@ -43,6 +43,7 @@ class EpochReader(EpochReading):
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start or above the end.
             DamagedError: the bytes contradict the index, or the log is in LIMBO and ends before `offset`.
+            StorageFailedError, NoDescriptorError: a segment cannot be opened or read.
         """
         end_offset = self._held.end.offset
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)

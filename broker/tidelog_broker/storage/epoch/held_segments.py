@@ -20,7 +20,7 @@ class HeldSegments:
         end: the end of the last appended record; in LIMBO, of the last readable one.
         damage: why the log is in LIMBO, None if it is not.
         beside: the lock that is held while an index file is created beside a segment, and while the writer clears
-            `takes_files` or removes the oldest segment: so no file appears beside a segment that is gone.
+            `takes_files` or removes the oldest segment, so that no index file appears beside a removed segment.
         takes_files: whether an index file may be created beside a sealed segment; False while the log is truncated,
             and once it is closed.
     """

@@ -77,7 +77,7 @@ class RecordIndexes:
         self._marks: dict[_Mark, _State] = {}
         """The known state of sealed segments' index files."""
         self._may_lack = True
-        """Whether sealed segments may lack files; otherwise they are not examined."""
+        """Whether sealed segments may lack index files; otherwise these segments are not examined."""
         self._seen_segment: Segment | None = None
         self._seen_bytes = 0
 
@@ -150,7 +150,7 @@ class RecordIndexes:
         """Extend a segment's index towards slot `stop` before a lookup.
 
         A part that is larger than CATCH_UP_BYTES_MAX or CATCH_UP_BATCHES_MAX is left to the indexing thread, if there
-        is one, and the lookup scans it.
+        is one, and the lookup scans it. While the memory for indexes is full, the lookup scans any unindexed part.
 
         Raises:
             OSError: the disk cannot be read.
@@ -244,7 +244,7 @@ class RecordIndexes:
         return next((log for log in self._held.epochs if log.epoch == epoch and isinstance(log, EpochLog)), None)
 
     def _index(self, epoch: EpochLog, segment: Segment, columns: list[TextColumn]) -> bool:
-        """Continue the indexes of a segment; return whether that took so long that this task must end."""
+        """Extend the indexes of a segment; return whether that took so long that this task must end."""
         with epoch.segment_reader.lease(segment) as opened:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
@@ -278,7 +278,7 @@ class RecordIndexes:
 
 
 def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
-    """Write an index file and rename it; return whether that succeeded. It is not synced: readers check its CRCs."""
+    """Write and rename an index file; return whether that succeeded. No sync is needed: readers check the CRCs."""
     unnamed = path.with_name(path.name + NEW_SUFFIX)
     try:
         if fs.exists(unnamed):

@@ -69,10 +69,11 @@ class _FoundSegment:
 def recover_epoch(
     fs: FileSystem, directory: Path, *, sealed_end_offset: int | None = None, is_new: bool = False
 ) -> Recovered:
-    """Recover an epoch, truncating an unsynced tail; in LIMBO nothing is changed.
+    """Recover an epoch, truncating an unsynced tail; in LIMBO no batch is removed.
 
     Args:
-        sealed_end_offset: the decided end of the epoch, if there is one; a sealed epoch is never truncated.
+        sealed_end_offset: the decided end of the epoch, if there is one: if all segment headers are valid, the log is
+            not truncated, and is in LIMBO if it ends elsewhere.
         is_new: whether this process has just created the directory, durably. Otherwise a killed process may have
             left names that were never synced.
 
@@ -101,7 +102,7 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
     """Rename segments that have a temporary name; delete those whose header is invalid or of another segment.
 
     An invalid header was never synced, so nothing in the file was; the header of another segment means that the file
-    was reused and the new header was not written.
+    was reused and the new header was not written. A file whose final name exists is deleted, too.
     """
     begun = [directory / name for name in fs.list_dir(directory) if name.endswith(BEGUN_SUFFIX)]
     for path in begun:
@@ -127,6 +128,9 @@ def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_FoundSegment],
     """Return the segments before the first one with a bad header, and that damage.
 
     A bad header is damage, because a segment gets its name only after its header is durable.
+
+    Raises:
+        DamagedError: the first segment has a bad header, or there is no segment.
     """
     found: list[_FoundSegment] = []
     for name in fs.list_dir(directory):

@@ -16,7 +16,7 @@ _ALL_WINDOWS: Final = 1 << 20
 
 
 class _SegmentIndexes(Protocol):
-    """The method of `RecordIndexes` that `SegmentExtent` calls; this module must not import that class."""
+    """The method of `RecordIndexes` that `SegmentExtent` calls; importing that class would be circular."""
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
         """Extend a segment's index towards slot `stop` before a lookup; see `RecordIndexes.prepare`."""
@@ -93,7 +93,7 @@ def extent_of(
     """Return the extent of a segment from the batch that holds `offset` on, below both limits; None if it is empty."""
     index = opened.index
     first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
-    # A batch ends where the next one begins, so those before the batch that holds the limit end at or below it.
+    # A batch ends where the next one begins, so batches before the one that holds the limit end at or below the limit.
     stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
     if first >= stop:
         return None

@@ -27,7 +27,7 @@ from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, SegmentH
 
 @dataclass(frozen=True, slots=True)
 class KeptPart:
-    """The kept part of the truncated segment."""
+    """The index and the end of the truncated segment after the truncation."""
 
     index: Index
     end: SegmentEnd

@@ -28,7 +28,7 @@ class DeferredSync:
         """Whether the sync is complete or was cancelled."""
 
     def finish(self) -> None:
-        """Run the sync unless it is complete; return when it is complete.
+        """Run the sync, or wait for it if it is running; return at once if it is complete or was cancelled.
 
         Raises:
             OSError: the sync failed, now or before.

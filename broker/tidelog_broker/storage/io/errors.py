@@ -135,7 +135,7 @@ def is_shortage(error: OSError) -> bool:
 
 
 def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
-    """Convert an OSError into a storage error whose message begins with `what` and ends with what to do."""
+    """Convert an OSError into a storage error whose message begins with `what` and ends with the remedy."""
     if is_out_of_descriptors(error):
         return NoDescriptorError(f"{what}: {error}; {REMEDY}")
     if is_shortage(error):

@@ -302,7 +302,7 @@ class RealFileSystem:
 
 
 class _SpareDescriptor:
-    """A descriptor reserved for directory syncs: a failed sync would stop its log permanently."""
+    """A descriptor reserved for directory syncs, which stop their log permanently if no descriptor is free."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -170,7 +170,7 @@ def can_copy() -> bool:
 def read_ahead(fd: int, at: int, length_bytes: int) -> None:
     """Have the kernel read a part of a file in one request instead of page by page, unless its last byte is cached.
 
-    This is a hint: errors are ignored, and bytes beyond the end of the file are left out.
+    This is a hint: bytes beyond the end of the file are left out, and an unreadable part is left to the later read.
     """
     length_bytes = min(length_bytes, os.fstat(fd).st_size - at)
     if length_bytes <= 0:

@@ -68,7 +68,7 @@ class IoWorkers:
         self._closed = False
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn` on the thread of `key`, after all work submitted with this key before; return its future result.
+        """Run `fn` on the thread of `key`, after all work submitted with this key before; return the result's future.
 
         Raises:
             WorkersFullError: the queue is full.

@@ -38,7 +38,7 @@ _FILE: Final = struct.Struct("<4sIQ16sIQQI")
 _CRC: Final = struct.Struct("<I")
 _VERSION: Final = 1
 _RESERVED_BYTES: Final = 64 * KIB
-"""How much memory a store reserves at once, so that most groups need not take the engine's lock."""
+"""Memory that a store reserves at once, if that much is left, so that most groups need not take the engine's lock."""
 _CALLS: Final[frozenset[Call]] = frozenset({"reserve", "append", "sync", "read", "find", "delete_oldest"})
 
 
@@ -92,7 +92,8 @@ class MemoryEngine(Engine):
     ) -> EpochStore | None:
         """Open a store, with its contents if this process has them; otherwise it is empty, and lost unless `is_new`.
 
-        None if the contents are lost and the epoch has ended with records, see `Engine.open`.
+        Returns:
+            The store; None if the contents are lost and the epoch has ended with records, see `Engine.open`.
 
         Raises:
             DamagedError: the file of the store is missing or damaged.
@@ -126,7 +127,7 @@ class MemoryEngine(Engine):
         )
 
     def is_deleted(self, names: Sequence[str]) -> bool:
-        """Return whether a directory that contains these file names is what an interrupted deletion has left."""
+        """Return whether a directory that contains these file names is the remains of an interrupted deletion."""
         return FILE_NAME not in names
 
     def forget(self, directory: Path) -> None:
@@ -199,5 +200,5 @@ def _damage(directory: Path, contents: Contents, sealed_end_offset: int | None, 
 
 
 def memory_engine(volume: Volume) -> Engine:
-    """Return the memory engine of a node. One topic may take half of its memory."""
+    """Return the memory engine of a node. One topic may take half of the engine's memory."""
     return MemoryEngine(volume.fs, bytes_max=volume.memory_bytes, topic_bytes_max=max(1, volume.memory_bytes // 2))

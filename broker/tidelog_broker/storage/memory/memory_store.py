@@ -85,7 +85,7 @@ class MemoryStore(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """Why the store takes no appends until it is repaired (LIMBO); None if it lacks no records."""
+        """The lack of records that keeps the store in LIMBO, without appends; None if it lacks no records."""
         return self._contents.damage
 
     @property
@@ -206,8 +206,10 @@ class MemoryStore(EpochStore):
     def truncate(self, end_offset: int) -> None:
         """Truncate the store at a batch boundary, and make it appendable again. Ends LIMBO, sealing and repair.
 
+        A sealed store that ends at `end_offset` stays sealed.
+
         Raises:
-            DivergedError: no batch of this store ends there; nothing has changed.
+            DivergedError: no batch of this store ends at `end_offset`; nothing has changed.
             StorageFailedError: the store is closed, or the disk failed.
         """
         self._check_open()

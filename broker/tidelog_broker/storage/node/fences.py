@@ -20,7 +20,7 @@ def fence_key(entry: pb.FenceEntry) -> tuple[bytes, int, int]:
 
 
 def _fault(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
-    """Return why an entry cannot replace the previous one of its epoch, and what to do; empty if it can."""
+    """Return why an entry cannot replace the previous one of its epoch, with the remedy; empty if it can."""
     contradiction = _contradiction(entry, old)
     return f"{contradiction}; {JOURNAL_REMEDY}" if contradiction else ""
 

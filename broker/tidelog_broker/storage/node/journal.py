@@ -1,12 +1,16 @@
-"""An append-only file of small payloads that must never be lost or invented: decisions, fences.
+"""An append-only file of small payloads that must never be lost or invented: decisions, fences, incarnations.
 
-| at | size | field of the file's header |
+The file begins with a header:
+
+| at | size | field of the header |
 | --- | --- | --- |
 | 0 | 4 | magic, the kind of journal |
 | 4 | 4 | version |
 | 8 | 8 | nonce: random, new for every file |
 | 16 | 44 | reserved, zero |
 | 60 | 4 | CRC32C of bytes 0..59 |
+
+The entries follow:
 
 | at | size | field of an entry |
 | --- | --- | --- |
@@ -21,8 +25,8 @@
 
 Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
 the segment log, a bad entry that a later entry declares synced is damage: the journal does not open, because replacing
-a lost promise by a default would lose acknowledged data. It does not open without its file either, which is created
-once, with the data directory. A bad entry that no later one declares synced is a torn group that was never
+a lost promise by a default would lose acknowledged data. A missing file, too, is damage: the file is created once, with
+the data directory. A bad entry that no later one declares synced is a torn group that was never
 acknowledged, and is zeroed.
 
 So that damage in the newest group is detected, a mark follows it: an entry with the magic `TLJM` and no payload, which
@@ -130,6 +134,7 @@ class Journal:
 
         Raises:
             DamagedError: the file is missing, or synced bytes have changed.
+            NoDescriptorError: no more files can be opened.
             StorageFailedError: the disk cannot be read or written.
         """
         assert len(magic) == 4
@@ -161,7 +166,7 @@ class Journal:
         return self._end_position
 
     def has_reserve(self) -> bool:
-        """Allocate the reserve if the disk has space, and return whether it is allocated.
+        """Allocate the reserve if the disk has space, and return whether at least half of it is allocated.
 
         Optional entries must not use up the reserve.
 
@@ -333,7 +338,7 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
     """Return a journal's nonce, payloads, end, and whether a mark is the last entry; zero a torn tail.
 
     Raises:
-        DamagedError: synced bytes are corrupt.
+        DamagedError: synced bytes are corrupt, or the file is too large or of another kind or version.
     """
     if file.size() > JOURNAL_BYTES_MAX:
         reason = f"it has {file.size():,} bytes, a journal has at most {JOURNAL_BYTES_MAX:,}"

@@ -2,7 +2,7 @@
 
 A node that starts while it cannot read `__meta` (there is no quorum, or the node stores no copy of it) still needs its
 topics, their first epochs and the other nodes. The snapshot only copies committed records: if it is damaged, the node
-logs that; without it, the node waits for `__meta`, and no data is lost. It is replaced as a whole.
+logs that; without it, the node waits for `__meta`, and no data is lost. The file is replaced as a whole.
 """
 
 from __future__ import annotations

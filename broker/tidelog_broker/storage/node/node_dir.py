@@ -1,10 +1,10 @@
 """The data directory of a node: its identity, its lock, and the node's incarnation.
 
 `node.json` holds the format version, node id and cluster id, the boot counter (incremented durably at every open), the
-kernel's boot id of the last open, whether the last stop was clean, whether the cluster has admitted the node, whether a
-machine crash is not recorded in every log yet, the directory's random id, and the directories to which other founders
-are bound (`core.membership.admission`). It is the last file created in a new directory: if it exists, the journals were
-created before, so a missing journal was lost; if it is missing, the directory must have no data. The incarnation
+kernel's boot id of the last open, whether the last stop was clean, whether the cluster has admitted the node, whether
+some log has yet to record a machine crash, the directory's random id, and the directories to which other founders are
+bound (`core.membership.admission`). `node.json` is the last file created in a new directory: if it exists, the journals
+were created before, so a missing journal was lost; if it is missing, the directory must have no data. The incarnation
 consists of the boot counter and a nonce, see `core.incarnation`. A directory of another version or cluster, or with
 foreign files, is refused.
 
@@ -166,7 +166,7 @@ class NodeDir:
         return bytes.fromhex(self._record.bound.get(node_id, ""))
 
     def bind(self, node_id: str, directory_id: bytes) -> bytes:
-        """Bind another founder permanently to its directory; return the directory to which it is bound now.
+        """Bind another founder permanently to its directory; return the id of the directory that it is bound to now.
 
         Thread-safe.
 
@@ -264,6 +264,7 @@ def open_node_dir(
 
     Raises:
         NodeDirLockedError: another process has the directory open; the message has the id of that process.
+        OldCopyError: other nodes have found the directory to be an older copy.
         NodeDirError: foreign files, another version, another node or cluster, damage, or no permission.
     """
     assert cluster_id is None or len(cluster_id) == CLUSTER_ID_BYTES

@@ -29,7 +29,7 @@ E = TypeVar("E", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class JournalKind(Generic[E]):
-    """How to parse the entries of a kind of journal, and how an entry affects previous entries of its key.
+    """The format of the entries in a kind of journal, and the effect of an entry on previous entries of its key.
 
     Attributes:
         magic: the magic of the file, four bytes.
@@ -37,8 +37,8 @@ class JournalKind(Generic[E]):
         key: returns the key of an entry.
         is_end: whether an entry removes all entries of its key, itself included.
         is_sequel: whether an entry is added to the previous ones of its key, instead of replacing them.
-        fault: returns why an entry cannot follow the newest entry of its key, and what the operator can do; empty if
-            it can. The second argument is that newest entry; None if the key has none.
+        fault: returns why an entry cannot follow the newest entry of its key, with the remedy; empty if it can. The
+            second argument is that newest entry; None if the key has none.
     """
 
     magic: bytes

@@ -16,7 +16,12 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch of records and its segment; `topic` is empty if no directory name contains it."""
+    """A batch of records and its origin.
+
+    Attributes:
+        path: the segment.
+        topic: the topic's name; empty if the name of the partition's directory does not contain it.
+    """
 
     path: Path
     topic: str
@@ -27,7 +32,7 @@ class DumpedBatch:
 def dump(
     fs: FileSystem, path: Path, *, from_offset: int = 0, to_offset: int | None = None
 ) -> Iterator[DumpedBatch | Finding]:
-    """Yield the batches of a log's segments in order, each segment followed by its faults.
+    """Yield the batches of a log's segments in order, without control batches, each segment followed by its faults.
 
     Directories outside the log (partial copies, copies set aside) are skipped, unless `path` is such a directory or one
     of its segments.

@@ -88,7 +88,7 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
 
 
 def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor]:
-    """Return the epoch of each partition whose end is undecided, as far as this node knows."""
+    """Return for each partition the epoch that has no decided end, as far as this node knows."""
     found: dict[_Key, pb.EpochDescriptor] = {}
     with closing(TypedJournal.open(fs, home.fences, FENCES)) as fences:
         for fence in fences.load():
@@ -129,7 +129,7 @@ def _at(found: Repair, epoch: int, end_offset: int, copy: Path | None = None) ->
 
 
 def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
-    """Truncate, after copying the damaged epoch beside the log, unless an interrupted run has made the copy."""
+    """Copy the damaged epoch beside the log, unless an interrupted run has made the copy, and truncate the epoch."""
     assert found.epoch is not None
     newest = log.active
     assert newest is not None

@@ -4,8 +4,8 @@ Only the log itself must be valid. Faults of other copies are notes: a copy that
 checked when it is complete, an older version of an epoch is about to be removed, and a copy that was set aside is not
 used any more.
 
-It takes no lock. While a node is writing, the end of the newest segment may look torn: run it again, or on a stopped
-node.
+Verification takes no lock. While a node is writing, the end of the newest segment may look torn: repeat the
+verification, or stop the node before it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from tidelog_broker.storage.segment.scan import SegmentScan, examine_tail, read_
 from tidelog_broker.storage.segment.sealed_segment import try_load_index
 
 Severity = Literal["damage", "torn", "note"]
-"""Damaged bytes were synced; torn ones, at the end of the log, were not: the next start truncates them. A note needs
-no action."""
+"""`damage`: synced bytes are missing or wrong; `torn`: there are unsynced bytes at the end of the log, which the next
+start truncates; `note`: no action is needed."""
 
 Role = Literal["log", "fill", "making", "old", "aside"]
-"""Whether an epoch's directory is in the log, is being fetched or compacted, is an older version, or was set aside."""
+"""Roles of an epoch's directory: in the log, being fetched, being compacted, an older version, or set aside."""
 
 _ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making"}
 """Roles by the suffix of the directory's name."""
@@ -76,7 +76,12 @@ class Finding:
 
 @dataclass(slots=True)
 class SegmentReport:
-    """The contents of one segment file. `*_offset` are record offsets; `used_bytes` is the end of the valid prefix."""
+    """The contents and faults of one segment file. Fields are None if they are unknown.
+
+    Attributes:
+        topic: from the name of the partition's directory.
+        used_bytes: position at which the valid prefix ends.
+    """
 
     path: Path
     size_bytes: int
@@ -262,7 +267,7 @@ def _verify_log(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
 
 
 def _with_continued_tails(reports: Iterator[SegmentReport]) -> Iterator[SegmentReport]:
-    """Yield the reports; a torn tail is damage if a synced segment follows."""
+    """Yield the reports; report a torn tail as damage if a crash cannot have caused it, see `_is_continued`."""
     before: SegmentReport | None = None
     for report in reports:
         if before is not None:
@@ -275,10 +280,10 @@ def _with_continued_tails(reports: Iterator[SegmentReport]) -> Iterator[SegmentR
 
 
 def _is_continued(before: SegmentReport, after: SegmentReport) -> bool:
-    """Return whether a crash cannot have torn the end of a segment, because of the next one.
+    """Return whether the next segment shows that a crash cannot have torn the end of a segment.
 
-    A crash tears what was not synced, which may be several segments of the open epoch. It cannot tear an earlier epoch;
-    bytes after its end are harmless if the next epoch begins there.
+    A crash tears unsynced bytes, which may be several segments of the open epoch. A crash cannot tear an earlier epoch;
+    bytes after the end of such an epoch are harmless if the next epoch begins at its end.
     """
     if before.role != "log" or after.path.suffix == BEGUN_SUFFIX or before.end_offset is None:
         return False

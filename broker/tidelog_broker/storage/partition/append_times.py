@@ -19,7 +19,7 @@ from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 
 
 class SegmentTimes(NamedTuple):
-    """When a segment's first and last batch were appended, µs since 1970; `end_offset` is the end of the last one."""
+    """The append times of a segment's first and last batch, in µs since 1970, and the end offset of the last one."""
 
     first_us: int
     last_us: int
@@ -55,9 +55,10 @@ class AppendTimes:
         self._known_times: dict[Path, SegmentTimes] = {}
 
     def look(self, before_us: int | None) -> Ages:
-        """Return the ages of the segments. A segment is expired if its last append is at or before `before_us`.
+        """Return the ages of the segments.
 
-        If `before_us` is None, no segment is expired.
+        Args:
+            before_us: a segment is expired if its last append is at or before this time; None: no segment is expired.
 
         Raises:
             ProtocolError: a segment was deleted meanwhile, or is damaged.

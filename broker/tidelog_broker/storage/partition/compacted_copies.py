@@ -2,8 +2,8 @@
 
 A version is a separate store of the same engine in the directory `epoch-N.making`; one thread, any one, writes it. When
 the version is complete, durable and decided, the partition's appending thread gives the directory a name with the epoch
-of the decision, and replaces the older version. After a crash before the rename, nothing of the new version remains;
-after a crash right after it, both versions remain and the newer one counts.
+of the decision, and replaces the older version. After a crash before the rename, the next start removes the new
+version; after a crash right after it, both versions remain and the newer one counts.
 """
 
 from __future__ import annotations

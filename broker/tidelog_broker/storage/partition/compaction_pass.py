@@ -90,7 +90,7 @@ class CompactionPass:
         reader: reads the partition's log, which must have all records from the start of the first of the epochs, or
             from the floor, to the horizon.
         epochs: the epochs to compact, in order; they end at or below the horizon.
-        begin: the start of the log on this node: at or below the floor, or the start of the first of the epochs.
+        begin: the start of the log on this node: at or below the floor or the start of the first of the epochs.
         memory_bytes: approximate bound for the table of keys, and for the survivors' offsets.
         pace: called with the number of bytes just read; returns when more may be read, or raises
             `PassStoppedError`.
@@ -135,7 +135,7 @@ class CompactionPass:
         return self._terms
 
     def run(self) -> list[FinishedVersion]:
-        """Write the versions of all epochs except those in `left`; on an exception unfinished versions are removed.
+        """Write the versions of all epochs except those in `left`; on an exception remove all versions of this pass.
 
         Raises:
             PassStoppedError: raised by `pace`.
@@ -223,7 +223,10 @@ class CompactionPass:
     # --- search for the newest record of each key ---------------------------------------------------
 
     def _look(self, start: int) -> _SurvivorRange:
-        """Find the newest records of all keys from `start` on, for as many offsets as fit in memory."""
+        """Find the survivors (the newest record of each key) from `start` on.
+
+        The range of the result ends early if more than `_survivors_max` survivors are found.
+        """
         end = max(one.end_offset for one in self._epochs)
         found: list[Offsets] = []
         unkeyed = UnkeyedRanges()
@@ -238,7 +241,7 @@ class CompactionPass:
         return _SurvivorRange(start, end, _ascending(found), unkeyed)
 
     def _shortened(self, start: int, found: list[Offsets]) -> tuple[list[Offsets], int]:
-        """Drop the last of too many survivors; the range ends before the batch of the first dropped one."""
+        """Drop the last half of too many survivors; the range ends before the batch of the first dropped one."""
         offsets = _ascending(found)
         last = int(offsets[self._survivors_max // 2])
         header = unpack_header(self._read(last, self._terms.horizon)[0][0])

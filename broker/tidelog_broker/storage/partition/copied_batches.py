@@ -51,7 +51,7 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
                 f"which has {found_crc:#010x}"
             )
         if header.flags & Flags.DERIVED:
-            # A derived batch was built by a node from verified batches; no owner has verified the result.
+            # No owner has verified a derived batch, which a node has built from verified ones, so check all of it.
             verify_stored(batch)
         digest = digest_after(batch, 0, digest)
         if header.digest != digest:

@@ -56,7 +56,7 @@ class EpochCopies:
         or_digests: Sequence[int] = (),
         engine: str = SEGMENT,
     ) -> LogPosition:
-        """Begin or resume the copy of an epoch that is decided and incomplete in the log; return its end.
+        """Begin or resume the copy of an epoch whose end is decided; return the end of the copy.
 
         Args:
             epoch: the epoch to copy. If it is the newest one of the log and ends before `end_offset`, it leaves the log
@@ -73,7 +73,7 @@ class EpochCopies:
 
         Raises:
             NotHeldError: `start_digest` is None and no copy can be resumed.
-            DiskFullError: no space; nothing has changed.
+            DiskFullError: no space to begin the copy; call again when there is space.
             StorageFailedError: the disk failed.
         """
         newest, lost = self._held.active, self._held.lost
@@ -128,7 +128,7 @@ class EpochCopies:
         )
 
     def copy_position(self, epoch: int) -> LogPosition | None:
-        """Return the end of the copy of an epoch; None if `begin_copy` was not called since the start."""
+        """Return the end of the copy of an epoch; None unless `begin_copy` has begun or resumed this copy."""
         copy = self._copies.get(epoch)
         return copy.position if copy is not None else None
 
@@ -144,12 +144,12 @@ class EpochCopies:
         """Add a complete copy to the log, durably, and every other complete one that becomes contiguous.
 
         Args:
-            decided: if the log has an older version that the copy replaces, the epoch at whose end this one was
-                decided; None if it has none.
+            decided: the epoch at whose end the copy's version was decided, if the copy replaces an older version in
+                the log; otherwise None.
 
         Returns:
-            Whether the epoch is in the log now. If not, an epoch between the log and the copy is missing; the copy is
-            added together with that epoch.
+            Whether the epoch is in the log now, or has no records and so needs no files. If not, an epoch between the
+            log and the copy is missing; the copy is added together with that epoch.
 
         Raises:
             DivergedError: the copy is incomplete or differs from the decision.
@@ -174,7 +174,7 @@ class EpochCopies:
             return True
         self.add_complete_copies()
         if epoch in self._copies and copy.target.start == copy.target.end:
-            # An epoch without records needs no files: its neighbours are contiguous.
+            # An epoch without records needs no files: the epochs before and after it are contiguous.
             self.abandon_copy(epoch)
             return True
         return self._held.log_of(epoch) is not None
@@ -236,7 +236,8 @@ class EpochCopies:
     def is_overtaken(self, offset: int) -> bool:
         """Return whether the log ends before a complete copy, and only records below `offset` are missing in between.
 
-        Retention has deleted these records on all nodes, so the log can never reach the copy. Thread-safe.
+        If `offset` is the partition's log start, retention has deleted these records on all nodes, so the log can never
+        reach the copy. Thread-safe.
         """
         if self._held.limbo is not None or not self._held.epochs or self._held.end_offset >= offset:
             return False
@@ -278,7 +279,7 @@ class EpochCopies:
         return bool(self._below(offset))
 
     def drop_below(self, offset: int) -> None:
-        """Remove partial copies that contain only records below `offset`; retention deletes those of the log itself."""
+        """Remove partial copies of epochs older than the log that contain only records below `offset`."""
         for epoch in self._below(offset):
             self.abandon_copy(epoch)
 
@@ -345,7 +346,7 @@ class EpochCopies:
         epoch, end_offset = copy.target.epoch, copy.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":
-            # After a restart the epoch was opened as the newest one, and without its decided end.
+            # After a restart the epoch was opened as the newest one, without its decided end, so it is not sealed yet.
             newest.seal()
         del self._copies[epoch]
         self._note_detached()
@@ -367,7 +368,7 @@ class EpochCopies:
     def _take_place_of(self, old: EpochStore, copy: PartialCopy, decided: int) -> None:
         """Replace the log's older version of an epoch by a complete copy."""
         if copy.log.start_offset > old.start_offset:
-            # These epochs are not contiguous with the copy; retention deletes them.
+            # The epochs before `old` are not contiguous with the copy, so they leave the log; retention deletes them.
             self.demote(self._held.epochs.index(old))
         del self._copies[old.epoch]
         copy.log.close()
@@ -397,7 +398,7 @@ class EpochCopies:
         return put_aside(fs, log.directory, reason)
 
     def _set_unreadable_aside(self, epoch: int, reason: str) -> Path:
-        """Set aside an epoch that could not be opened, and because of which older ones were not opened."""
+        """Set aside an epoch that could not be opened; older epochs are then opened, or become partial copies."""
         fs = self._held.disk.fs
         paths = epoch_dirs(fs, self._held.directory)
         for older, path in paths.items():

@@ -43,7 +43,7 @@ class EpochRepair:
         return is_marked_short(self._held.disk.fs, self._held.directory, epoch)
 
     def clear_short(self) -> None:
-        """Remove the `short` markers: the epoch has caught up, or its end is decided.
+        """Remove the `short` markers, because the epoch has caught up or its end is decided.
 
         Raises:
             StorageFailedError: the disk failed; the marker may remain.
@@ -59,7 +59,7 @@ class EpochRepair:
     def lost_epoch(self, active_epoch: int) -> int | None:
         """Return the newest epoch that has begun on this node, if its directory is missing; None if none is missing.
 
-        If the partition's whole directory is missing, the lost epoch is unknown: it may be `active_epoch`.
+        If the partition's whole directory is missing, `active_epoch` is returned, because it may have begun here.
         """
         fs = self._held.disk.fs
         if fs.exists(self._held.directory):
@@ -83,7 +83,7 @@ class EpochRepair:
     def repairable_end(self, epoch: int) -> LogPosition | None:
         """Return the end of the valid prefix of the newest epoch.
 
-        None if that is not `epoch`, if it is not in LIMBO, or if an epoch cannot be opened.
+        None if the newest epoch is not `epoch` or not in LIMBO, or if an epoch cannot be opened or was set aside.
         """
         log = self._held.active
         if log is None or log.epoch != epoch or log.damage is None or self._held.lost is not None:
@@ -91,7 +91,7 @@ class EpochRepair:
         return LogPosition(log.end_offset, log.end_digest)
 
     def truncate_to_valid_prefix(self, epoch: int) -> LogPosition:
-        """Truncate the newest epoch to its valid prefix and make it ready for `append_repair`. It stays in LIMBO.
+        """Truncate the newest epoch to its valid prefix, for `append_repair`; the epoch stays in LIMBO. Return its end.
 
         Raises:
             DiskFullError: no space for the repair marker; nothing has changed.
@@ -118,7 +118,7 @@ class EpochRepair:
         return self._repaired_to(epoch)
 
     def finish_repair(self, epoch: int) -> None:
-        """End LIMBO of the newest epoch: it reaches the end that its owner reported after the truncation.
+        """End LIMBO of the newest epoch, because it reaches the end that its owner reported after the truncation.
 
         Only the owner's end counts: this node may have acknowledged more than any other replica. If the owner has
         failed, the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a completed copy ends

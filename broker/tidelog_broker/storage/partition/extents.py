@@ -13,7 +13,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 def readable_extents(held: HeldEpochs, offset: int, limit_offset: int) -> Generator[Extent]:
-    """Yield the readable extents, oldest first, while they are contiguous."""
+    """Yield the readable extents from the batch that holds `offset` on, oldest first, while they are contiguous."""
     position = offset
     for epoch in held.epochs:
         if epoch.end_offset <= position:
@@ -30,7 +30,7 @@ def readable_extents(held: HeldEpochs, offset: int, limit_offset: int) -> Genera
 
 
 def readable_extents_reversed(held: HeldEpochs, limit_offset: int) -> Generator[Extent]:
-    """Yield the readable extents, newest first."""
+    """Yield the readable extents below `limit_offset`, newest first."""
     for epoch in reversed(held.epochs):
         with closing(epoch.reader.extents_reversed(limit_offset)) as extents:
             yield from extents

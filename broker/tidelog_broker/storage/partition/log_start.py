@@ -1,7 +1,7 @@
 """The log start offset of a partition, stored in the file `log-start`: two lines, each an offset with its CRC32C.
 
 A copy that begins late may lack records that are still to be fetched from peers, or that retention has deleted; only
-this file distinguishes the two. It is written before anything is deleted. A missing or damaged file means 0: deleted
+this file distinguishes the two. The file is written before anything is deleted. Missing or damaged, it means 0: deleted
 records then count as missing until the partition's owner reports the log start.
 
 Each line has its own block, and the higher offset counts. A new offset overwrites the lower one: a torn write leaves
@@ -63,7 +63,7 @@ def keep_space(fs: FileSystem, directory: Path) -> None:
 
 
 def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
-    """Store `offset` durably, unless a higher one is stored. Not concurrently for the same partition.
+    """Store `offset` durably, unless a higher one is stored. Calls for the same partition must not overlap.
 
     Raises:
         DiskFullError: no space; the previous offset is still stored.

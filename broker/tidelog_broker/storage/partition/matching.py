@@ -37,15 +37,15 @@ WORK_BYTES: Final = 8 * MIB
 PROBE_BYTES: Final = 16 * KIB
 """Cost of a lookup in one segment's index, in bytes of the read's budget."""
 RECENT_MAX: Final = 16
-"""Number of batches whose matching records a partition keeps after a search for the newest record."""
+"""Maximum number of batches whose matching records a partition keeps after a search for the newest record."""
 RECENT_BYTES_MAX: Final = 4 * KIB
-"""Maximum size of the matching records of one batch that are kept, as columns."""
+"""Maximum size (as columns) of a batch's matching records; larger ones are not kept."""
 _NAMED_MAX: Final = 256
 """Maximum number of batches that one index lookup returns."""
 
 
 class ReadResult(NamedTuple):
-    """Batches of matching records, and the offset up to which the log was examined."""
+    """Batches reduced to the wanted records or columns, and the offset up to which the log was examined."""
 
     batches: list[memoryview]
     next_offset: int
@@ -58,7 +58,7 @@ class RecordFilter(NamedTuple):
     tag: str | None = None
 
     def column(self, columns: frozenset[TextColumn]) -> TextColumn | None:
-        """Return the column of `columns` whose index to use; None if none helps."""
+        """Return the column of `columns` whose index a lookup with this filter uses; None if none helps."""
         if self.key is not None and "key" in columns:
             return "key"
         return "tag" if self.tag is not None and "tag" in columns else None
@@ -225,7 +225,7 @@ class MatchingReader:
 
 
 class _RecentMatches:
-    """The matching records of the batches with the newest matches of the last searches: callers read them next.
+    """Cache of the matching records that the last searches for the newest match found: callers read them next.
 
     An entry is valid while the batch at its offset has the same stored header, which has the CRC of the body and the
     running digest. Thread-safe.
@@ -290,7 +290,7 @@ def _filtered(extent: Extent, slot: int, batch: memoryview, record_filter: Recor
 
 
 def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: RecordFilter) -> ReadResult:
-    """Return the matching records of batches in memory, at least one batch if any matches, and the end offset.
+    """Return about `max_bytes` of matching records of batches in memory, and the end offset of the examined batches.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.

@@ -56,10 +56,10 @@ Read = Callable[[int, int], tuple[list[memoryview], int]]
 
 
 class Newest(NamedTuple):
-    """The newest records of the keys of a slice.
+    """The result of a search for the newest record of each key in a slice.
 
     Attributes:
-        offsets: the offsets of these records, in any order.
+        offsets: the offsets of the newest records, in any order.
         part: the number of the slice, which may be the first half of the requested one, see `NewestSearch.slices`.
         unkeyed: the offsets of batches with control records or records without a key.
     """
@@ -108,7 +108,7 @@ class NewestSearch:
         """Number of slices into which the keys are divided; a power of two."""
 
     def newest(self, start: int, part: int) -> Newest:
-        """Find the newest records from `start` on of the keys of a slice, whose number is `part`.
+        """Find the newest record from `start` on for each key in the slice with number `part`.
 
         Raises:
             DamagedError: a batch does not begin where the one before it ends.
@@ -144,7 +144,7 @@ class NewestSearch:
     # --- by hash -----------------------------------------------------------------------------------------
 
     def _by_hash(self, keyed: Iterable[_Keyed], start: int, part: int, unkeyed: UnkeyedRanges) -> Newest | None:
-        """Find the newest records by the hashes of keys; None if too many repeat."""
+        """Find the newest records by the hashes of keys; None if too many repeat or the slice cannot be halved."""
         rows = _HashedRows(max(MERGE_ROWS, self._memory_bytes // HASHED_BYTES), start, self._horizon)
         is_checked = False
         for one in keyed:
@@ -167,7 +167,7 @@ class NewestSearch:
         return self._compared(rows.once_or_repeated(), part, unkeyed)
 
     def _compared(self, found: _OnceOrRepeated, part: int, unkeyed: UnkeyedRanges) -> Newest | None:
-        """Add the newest records of the keys whose hashes repeat to those of the others; None if too many repeat."""
+        """Complete a search by hash: compare the keys whose hashes repeat, unless too many do (then return None)."""
         repeated = found.repeated
         if len(repeated) > REPEATS_MAX * (len(repeated) + len(found.once)):
             return None
@@ -181,7 +181,7 @@ class NewestSearch:
     # --- by key ------------------------------------------------------------------------------------------
 
     def _by_key(self, keyed: Iterable[_Keyed], part: int, only: Offsets | None) -> tuple[Offsets, int]:
-        """Return the offsets of the newest record of each key of a slice, and the number of that slice.
+        """Return the offset of the newest record for each key in a slice, and the slice's number once it is halved.
 
         Args:
             only: consider the records at these offsets, ascending; None for all.

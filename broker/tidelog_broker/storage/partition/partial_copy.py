@@ -41,7 +41,7 @@ class CopyTarget:
 
 
 class PartialCopy:
-    """The partial copy of an epoch. Created by `begin`; used by the partition's appending thread."""
+    """The partial copy of an epoch. Created by `begin` or `resume`; used by the partition's appending thread."""
 
     def __init__(self, target: CopyTarget, log: EpochStore) -> None:
         self.target = target
@@ -78,9 +78,10 @@ class PartialCopy:
 
     @classmethod
     def resume(cls, disk: Volume, directory: Path, target: CopyTarget, *, segment_bytes: int) -> PartialCopy | None:
-        """Resume an existing copy. If that is impossible, remove it or set it aside, and return None.
+        """Resume an existing copy. A copy that cannot be resumed is removed or set aside.
 
-        None also if there is no copy.
+        Returns:
+            The copy; None if there is none or it could not be resumed.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -112,7 +113,7 @@ class PartialCopy:
 
         Raises:
             ProtocolError: CORRUPT_BATCH and others: the batches are refused and nothing has changed.
-            DivergedError: they would complete the copy with another digest than decided.
+            DivergedError: the batches would complete the copy with another digest than decided.
             DiskFullError: no space; nothing has changed.
             StorageFailedError: the disk failed.
         """

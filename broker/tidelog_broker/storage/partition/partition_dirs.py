@@ -93,7 +93,7 @@ def epoch_dir_name(epoch: int) -> str:
 
 
 def compacted_dir_name(epoch: int, decided: int) -> str:
-    """Return the name of the directory of a compacted version of an epoch that the end of epoch `decided` decided."""
+    """Return the directory name of a compacted version of an epoch that was decided at the end of epoch `decided`."""
     return f"{epoch_dir_name(epoch)}.c{decided:08d}"
 
 
@@ -202,7 +202,8 @@ def demote(volume: Volume, directory: Path) -> None:
 def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | None = None) -> Path:
     """Rename the directory of an epoch, in the log or partial, to `.bad-N`, durably; return its new path.
 
-    The new name begins with `called`, by default the old name.
+    Args:
+        called: the beginning of the new name; by default the old name.
 
     Raises:
         OSError: the directory has its old or its new name.
@@ -264,8 +265,8 @@ class OpenedEpochs(NamedTuple):
 def open_epochs(disk: Volume, directory: Path, *, segment_bytes: int) -> OpenedEpochs:
     """Open epochs newest first, because each one's start is the end of the one before it.
 
-    If an epoch cannot be opened, the end of the one before it is unknown, and older epochs are not opened. If the
-    engine of an older epoch has lost its contents, that epoch leaves the log, and so do the ones before it.
+    If an epoch cannot be opened, the end of the one before it is unknown, and older epochs are not opened. An older
+    epoch whose contents its engine has lost is removed, and the epochs before it become partial copies.
 
     Raises:
         StorageFailedError, OSError: the disk cannot be read or written.

@@ -1,5 +1,7 @@
 """The log of a partition on this node: the logs of its epochs, read as one.
 
+The log's files are in the partition's directory:
+
     DATA/partitions/TOPIC.ID-N/epoch-00000000/, epoch-00000001/, …, and producers-….snap beside them
 
 Offsets are contiguous across the epochs of the log: an epoch begins where the one before it ends, and only the last one
@@ -7,7 +9,8 @@ may take appends. An older epoch was sealed and synced before its successor was 
 epochs that this node has only in part, or not contiguous with the others, are stored beside the log (see
 `partition_dirs`) until they are complete. Reading records outside the log raises `NotHeldError`.
 
-A partition is deleted by renaming its directory into the trash, which is emptied at the next start.
+A partition is deleted by renaming its directory to a name with `TRASH_PREFIX`, and then removing it; the next start
+removes what is left.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ class PartitionLog:
     def open(
         cls, disk: Volume, partitions_dir: Path, *, topic: str, topic_id: bytes, partition: int, segment_bytes: int
     ) -> PartitionLog:
-        """Recover every epoch of a partition; damaged ones are opened, too, see `limbo`.
+        """Recover the epochs of a partition; damage does not raise an error, but puts the log into LIMBO, see `limbo`.
 
         Raises:
             StorageFailedError: the disk cannot be read or written.
@@ -256,9 +259,9 @@ class PartitionLog:
     ) -> EpochStore:
         """Begin the next epoch at `start_offset`, sealing the newest one if it ends there.
 
-        If the log ends earlier, its epochs leave it and become partial copies, because there would be a gap. This is
-        also how a partition continues whose newest epoch is set aside or being repaired, since its end is decided.
-        Beginning an epoch that has begun and is still empty changes nothing.
+        If the log ends earlier, its epochs leave it and become partial copies, because there would be a gap. A
+        partition whose newest epoch is set aside or being repaired continues with this call, too, because the end of
+        that epoch is decided. Beginning an epoch that has begun and is still empty changes nothing.
 
         Args:
             engine: the name of the engine that stores a new epoch.
@@ -322,7 +325,7 @@ class PartitionLog:
 
         Raises:
             DivergedError: no batch of this log ends at `end_offset`; nothing has changed.
-            LimboError: the log is damaged before `end_offset`; nothing has changed.
+            LimboError, DamagedError: the log is damaged before `end_offset`; nothing has changed.
             StorageFailedError: the disk failed.
         """
         log = self.active
@@ -346,8 +349,12 @@ class PartitionLog:
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
         """Return the offset below which retention is to delete whole old segments; 0 if there are none. Thread-safe.
 
-        Segments are deleted that end at or below `below`, or that exceed `bytes_max` (0: no bound); none that ends
-        above `committed`, never the newest, and none in LIMBO.
+        Nothing is deleted in LIMBO, and the newest segment is never deleted.
+
+        Args:
+            below: segments that end at or below this offset are deleted.
+            bytes_max: the oldest segments are deleted while the log is larger than this; 0: no limit.
+            committed: segments that end above this offset are not deleted.
         """
         if self.limbo is not None:
             return 0
@@ -425,7 +432,7 @@ class PartitionLog:
             raise StorageFailedError(f"{self.directory} cannot be deleted: {error}; check the disk") from error
 
     def close(self, *, sync: bool = True) -> None:
-        """Close every epoch; with `sync` the active one is synced first.
+        """Close every epoch and every copy; with `sync`, those that take appends are synced first.
 
         Raises:
             StorageFailedError: the last sync failed; the files are closed nevertheless.

@@ -95,7 +95,7 @@ class PartitionLogReader:
 
 
 def retry_if_replaced(held: HeldEpochs, read: Callable[[], R]) -> R:
-    """Return the result of `read`; call it again if an epoch was replaced meanwhile by another version.
+    """Return the result of `read`; call `read` again if it finds no such offset because the epochs have changed.
 
     Raises:
         ProtocolError: OFFSET_OUT_OF_RANGE although nothing was replaced, or another error of `read`.

@@ -26,7 +26,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX, KIB
 LOOK_BYTES: Final = 8 * KIB
 """The cost of examining a header, charged to the byte budget of a read."""
 SMALL_BATCH_BYTES: Final = 4 * KIB
-"""Batches that are smaller on average are sent with all of their columns."""
+"""Average batch size below which batches are read together and sent with all of their columns."""
 _TOGETHER: Final = 256
 """Maximum number of batches that are examined and read together."""
 

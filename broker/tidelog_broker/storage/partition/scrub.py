@@ -12,5 +12,5 @@ def parts_of(store: PartitionLog) -> list[ScrubPart]:
 
 
 def is_held(store: PartitionLog, part: ScrubPart) -> bool:
-    """Return whether a log still has a part unchanged, despite retention, compaction and the end of its epoch."""
+    """Return whether a log still has a part; retention, compaction or a truncation may have removed or changed it."""
     return part in parts_of(store)

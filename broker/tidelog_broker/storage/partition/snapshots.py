@@ -1,7 +1,7 @@
 """Snapshots of a partition's producer state, which shorten its rebuild from the log.
 
 A file is `producers-OFFSET.snap`: a 48-byte header (magic, version, epoch, offset, digest, payload length, CRC32C of
-the payload, CRC32C of the header) and the payload, which is opaque to the storage. It is written under a temporary
+the payload, CRC32C of the header) and the payload, which is opaque to the storage. A file is written under a temporary
 name, synced and renamed. The two newest snapshots at committed offsets are kept, so that a damaged one only costs a
 longer scan, and all snapshots at uncommitted offsets.
 """

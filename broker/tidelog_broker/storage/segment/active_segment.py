@@ -1,8 +1,8 @@
 """The growing segment of an epoch: allocation, writes, syncs and sealing.
 
-While nothing is written its file may be closed ("parked"), see `active_files`: the index stays in memory, and the file
-is reopened for the next write. Lock order: `_space_lock`, held while space is allocated or the file is synced to be
-parked, then `_file_lock`, held while the file is written, opened or closed.
+While nothing is written, the segment's file may be closed ("parked"), see `active_files`: the index stays in memory,
+and the file is reopened for the next write. Lock order: `_space_lock`, held while space is allocated or the file is
+synced to be parked, then `_file_lock`, held while the file is written, opened or closed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def batch_fields(batch: Buffer) -> BatchFields:
 
 
 def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: int) -> list[BatchFields]:
-    """Assert that the caller has stamped a group as the continuation of a log, and return its fields."""
+    """Assert that the caller has stamped a group as the continuation of a log, and return the batches' fields."""
     assert batches, "a group has at least one batch"
     group: list[BatchFields] = []
     for batch in batches:
@@ -83,7 +83,7 @@ def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: i
 
 @dataclass(frozen=True, slots=True)
 class SegmentStart:
-    """The position in the epoch at which a new segment begins."""
+    """The identity of a new segment's epoch, and the position at which the segment begins."""
 
     topic_id: bytes
     partition: int
@@ -141,7 +141,7 @@ class ActiveSegment:
         """Create a segment file under a temporary name, or reuse the file `spare`; `take_name` gives it its final name.
 
         Raises:
-            OSError: nothing has changed.
+            OSError: the segment was not created; the file `spare` may have been removed.
         """
         header = SegmentHeader(
             nonce=secrets.randbits(64),
@@ -484,7 +484,7 @@ class ActiveSegment:
 
 
 def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Index, end: SegmentEnd) -> None:
-    """Write the index file of a sealed segment and rename it. It is not synced: readers check its CRC.
+    """Write the index file of a sealed segment and rename it. No sync is needed: readers check the CRC.
 
     On a full disk the file is not written; a reader rebuilds the index from the segment.
     """

@@ -274,7 +274,8 @@ class OpenSegments:
 def open_segments_max(limit: int | None = None) -> int:
     """Return how many segments may stay open, at most `OPEN_SEGMENTS_MAX`.
 
-    These are the ones that logs append to and a sixteenth of the descriptor limit, but at least `OPEN_SEGMENTS_MIN`.
+    The number is the maximum of files open for appends plus a sixteenth of the descriptor limit, which counts as at
+    least `OPEN_SEGMENTS_MIN`.
     """
     limit = descriptor_limit() if limit is None else limit
     return min(OPEN_SEGMENTS_MAX, active_files_max(limit) + max(OPEN_SEGMENTS_MIN, limit // 16))

@@ -21,11 +21,11 @@ the last block shorter. All numbers are little-endian.
 
 The directory (some 50 KB for two million keys) is read when the file is opened and stays in memory while the segment is
 open; it gives the block of each entry, so that a lookup reads one page, whose CRC it checks. A file that is missing,
-short, damaged, or of another version, segment or end is invalid and rebuilt. It is never synced.
+short, damaged, or of another version, segment or end is invalid and rebuilt, so files are never synced.
 
-It is read with `pread` rather than mapped: `pread` releases the GIL while it waits for a page, and a truncated file
-cannot kill the process. Rejected: a Bloom filter of 10 bits a key: a lookup would read a page of it unless it is kept
-in memory, where it takes 20 times as much as the directory.
+Files are read with `pread` rather than mapped: `pread` releases the GIL while it waits for a page, and a truncated file
+cannot kill the process. Rejected: a Bloom filter of 10 bits per key, of which a lookup would read a page unless the
+filter is kept in memory, where it takes 20 times as much as the directory.
 """
 
 from __future__ import annotations

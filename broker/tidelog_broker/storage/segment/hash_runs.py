@@ -63,7 +63,7 @@ class HashRuns:
         return _merged(self.runs)
 
     def find(self, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool) -> list[int]:
-        """Return slots of first..stop-1 that may have a key, ascending: the first `count_max`, or the last."""
+        """Return slots of first..stop-1 that may have a key, ascending: the first `count_max`, or the `newest` ones."""
         low, high = bounds_of(key_hash, first, stop)
         found = [np.array(_between(self.open_slots, first, stop, count_max, newest=newest), np.int64)]
         for run in self.runs:

@@ -74,7 +74,7 @@ assert MARK_BYTES % BATCH_ALIGNMENT_BYTES == 0
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The fields of a segment header; see the table above."""
+    """The fields of a segment header; see the table in the module's docstring."""
 
     nonce: int
     topic_id: bytes
@@ -109,7 +109,7 @@ class SegmentHeader:
         """Parse a header.
 
         Raises:
-            LayoutError: it is too short, or has another magic, a wrong CRC or another version.
+            LayoutError: the data is too short, or has another magic, a wrong CRC or another version.
         """
         if len(data) < SEGMENT_HEADER_BYTES:
             raise LayoutError(f"a segment header must have {SEGMENT_HEADER_BYTES} bytes, got {len(data)}")

@@ -29,7 +29,7 @@ class Mappings:
     """A bounded LRU set of mappings of sealed segments, from which batches are sent. Thread-safe.
 
     Args:
-        bytes_max, files_max: bounds on what stays mapped for the next read.
+        bytes_max, files_max: bounds on the files that stay mapped for the next read.
         held_bytes_max: bound on the bytes held only by slices; beyond it no more slices are given out.
     """
 

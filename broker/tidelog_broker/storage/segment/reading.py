@@ -63,7 +63,7 @@ def read_batches(
     """
     index = opened.index
     first = index.slot_of(offset)
-    # A batch ends where the next one begins, so those before the batch that holds the limit end at or below it.
+    # A batch ends where the next one begins, so batches before the one that holds the limit end at or below the limit.
     stop = index.slots_below(end_offset)
     if limit_offset < end_offset:
         stop = min(stop, index.slot_of(limit_offset))
@@ -122,7 +122,8 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
 def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
     """Return the running digest before the batch that begins at `offset`; None if none begins there.
 
-    `offset` is after the segment's first batch and below its end.
+    Args:
+        offset: an offset above the segment's base offset and below its end.
 
     Raises:
         DamagedError: the previous header is corrupt.

@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where and why a scan ended: a zero magic, the end of the file, a bad block, or its byte bound."""
+    """The place and reason at which a scan ended: a zero magic, the end of the file, a bad block, or `bytes_max`."""
 
     kind: Literal["zero", "end", "bad", "more"]
     position: int
@@ -95,9 +95,11 @@ def read_segment_header(file: File) -> SegmentHeader:
 def scan_segment(
     file: File, header: SegmentHeader, start: SegmentEnd | None = None, *, bytes_max: int | None = None
 ) -> SegmentScan:
-    """Scan a segment, from the start or from a batch boundary, and return its valid prefix. Reads every byte of it.
+    """Scan a segment and return its valid prefix, every byte of which is read.
 
-    With `bytes_max` it stops after about this many bytes, and the scan can be resumed.
+    Args:
+        start: the batch boundary at which the scan begins; None for the start of the segment.
+        bytes_max: the scan stops after about this many bytes and can be resumed; None for no limit.
     """
     start = start or SegmentEnd(header.base_offset, SEGMENT_HEADER_BYTES, header.start_digest)
     scan = SegmentScan(

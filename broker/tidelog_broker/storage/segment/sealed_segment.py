@@ -56,7 +56,7 @@ class SealedSegment:
         except BaseException:
             file.close()
             raise
-        # A deferred sync has its own open file.
+        # The deferred sync of a rolled segment keeps its own file open, so this one needs no sync.
         return OpenSegment(file, index, synced_bytes=self.size_bytes)
 
     def _load_index(self, fs: FileSystem) -> Index | None:

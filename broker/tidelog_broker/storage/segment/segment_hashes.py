@@ -123,7 +123,7 @@ class SegmentHashes:
         return CandidateBatches([*indexed, *rest], first, rest.stop)
 
     def cut(self, count: int, file: File, index: Index) -> SegmentHashes:
-        """Return the indexes of the first `count` batches, for a truncated segment."""
+        """Return the indexes of the first `count` batches, for a truncated or reopened segment."""
         with self._lock:
             return SegmentHashes(file, index, {column: runs.first(count) for column, runs in self._runs.items()})
 

@@ -7,7 +7,7 @@ the oldest segment that retention deletes, under a name that recovery removes, u
 
 The old contents remain after the new ones but cannot be mistaken for them: the file stays within its epoch, where all
 of its offsets are lower than any later one, so no old batch continues the new ones; and its sync marks have the nonce
-of the old file. It is reused only when the removal of its old name is durable, and only if it is not open.
+of the old file. A file is reused only when the removal of its old name is durable, and only if the file is not open.
 
 Rejected: a pool for all logs of a node, where a batch of another topic could have the right epoch and offset; and
 zeroing the file, which writes everything twice.
