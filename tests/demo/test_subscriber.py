@@ -63,7 +63,7 @@ async def test_a_subscriber_returns_credit_and_ends_after_the_last_record() -> N
 
 async def test_more_records_than_published_are_an_error() -> None:
     async with _gateway([{"id": 1, "ok": {}}, {"batch": _batch(0, 0, 6)}], []) as url:
-        with pytest.raises(SubscriberError, match="5 published"):
+        with pytest.raises(SubscriberError, match="but 5 were published"):
             await subscribe(url, "flights", 5, lambda _: None, asyncio.Event())
 
 

@@ -98,7 +98,7 @@ def test_invalid_arguments_are_refused_at_the_call(node: testing.LocalNode, topi
         ({"since": {0: 3}}, r"an offset for each partition, got none for \[1\]"),
         ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "until must not be before since, got until 2 and since 3"),
         ({"since": {0: 3, 1: 501}}, "/1 ends at offset 500, got 501"),
-        ({"since": {0: 1001}, "until": BASE_US, "partitions": [0]}, "/0, 1000, got 1001"),
+        ({"since": {0: 1001}, "until": BASE_US, "partitions": [0]}, "/0 ends at offset 1000, got 1001"),
         ({"context": "prod"}, "pass only one of them"),
         ({"batch_records": 0}, ">= 1, got 0"),
         ({"partitions": [0, 1, 0]}, r"must be distinct, got \[0, 1, 0\]"),

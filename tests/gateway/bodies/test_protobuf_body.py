@@ -61,7 +61,7 @@ async def test_a_missing_value_is_not_a_tombstone() -> None:
         (b"\x0a" + b"\xff" * 20, "", "the varint at byte 1 does not end within"),
         (b"\x0a\x02\x0a\x09", "/records/0", "is not protobuf"),
         (b"\x0a\x05\x0a\x00\x22\x01\xff", "/records/0", "is not protobuf"),  # UTF-8 of a tag
-        (b"\x0a\x04\x0a\x00\x78\x01", "/records/0", "has fields that publish.proto does not have"),
+        (b"\x0a\x04\x0a\x00\x78\x01", "/records/0", "has fields that publish.proto does not define"),
         (b"\x0a\x02\x0a\x00\x12\x00", "", "byte 4 does not begin a record"),
         (of(PublishRecord(value=b"", tag="ü" * 2_049)), "/records/0/tag", "at most 4096 bytes"),
         (of(PublishRecord(value=b"", partition=16_384)), "/records/0/partition", "must be less than 16384"),

@@ -32,7 +32,7 @@ def test_keys_of_offsets_are_partition_numbers() -> None:
     ("text", "said"),
     [
         ('{"id":1}', "exactly one of auth, sub, credit, commit, committed, pub, unsub"),
-        ('{"id":1,"auth":{"token":"x"},"unsub":{"sid":1}}', r"\['auth', 'unsub'\]"),
+        ('{"id":1,"auth":{"token":"x"},"unsub":{"sid":1}}', "exactly one of .*, got auth, unsub"),
         ('{"unsub":{"sid":1}}', "unsub requires an id"),
     ],
 )
@@ -69,8 +69,8 @@ def test_a_start_by_time_is_exact(given: dict[str, int | str], moment: datetime)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "either timestamp_ms or timestamp"),
-        ({"timestamp_ms": 1, "timestamp": "1970-01-01T00:00:00Z"}, "either timestamp_ms or timestamp"),
+        ({}, "exactly one of timestamp_ms and timestamp"),
+        ({"timestamp_ms": 1, "timestamp": "1970-01-01T00:00:00Z"}, "exactly one of timestamp_ms and timestamp"),
         ({"timestamp_ms": 1795964400}, "pass 1795964400000, or timestamp with 1970-01-21T18:52:44.400000Z"),
         ({"timestamp": "1970-01-20"}, "ISO 8601 with a time zone"),
         ({"timestamp": "1969-12-31T23:59:59Z"}, "not before 1970"),
