@@ -10,6 +10,10 @@ known synced offset on, every batch is checked. At the first bad or zero block t
   continues: otherwise a stale batch that fits the later chain could reappear. Zeroes in its place could be lost in
   the same way.
 
+The log is in LIMBO, too, if the header of a later segment is damaged: its sync marks cannot be read, so they may cover
+the block. A segment that is missing between others is damage, because the name of a segment is durable before the next
+one begins.
+
 Damage in the last synced group looks like a torn write, because the mark that covers it is written with the next group:
 the group is truncated. The kept part that no mark covers is rewritten and synced before it is read or appended to, and
 the directory is synced: after a kill that part may be only in the page cache, and after a failed sync even another sync
@@ -72,8 +76,8 @@ def recover_epoch(
     """Recover an epoch, truncating an unsynced tail; in LIMBO no batch is removed.
 
     Args:
-        sealed_end_offset: the decided end of the epoch, if there is one: if all segment headers are valid, the log is
-            not truncated, and is in LIMBO if it ends elsewhere.
+        sealed_end_offset: the decided end of the epoch, if there is one: the log is not truncated, and is in LIMBO if
+            it ends elsewhere.
         is_new: whether this process has just created the directory, durably. Otherwise a killed process may have
             left names that were never synced.
 
@@ -234,15 +238,34 @@ def _recover_open(fs: FileSystem, found: list[_FoundSegment], damage: Damage | N
             walked.append((segment, scan))
             continue
         recovered.last = LastSegment(segment.path, scan)
-        if damage is not None and following is None:
-            recovered.damage = damage
-        else:
+        if damage is None:
             recovered.damage = _judge(fs, scan, segment, found[number + 1 :])
+        else:
+            recovered.damage = damage if following is None else _undecidable(damage, scan, segment)
         if recovered.damage is None:
             _keep(fs, walked, max(scan.synced_offset, synced_offset))
             _cut(fs, segment, scan, found[number + 1 :], is_new=is_new)
         return recovered
     raise AssertionError("the walk ends at the last segment at the latest")
+
+
+def _undecidable(damage: Damage, scan: SegmentScan, segment: _FoundSegment) -> Damage:
+    """Return the damage where the valid prefix ends, because the marks of a later, damaged segment cannot be read.
+
+    Args:
+        damage: the damaged header of the later segment.
+        segment: the segment in which the valid prefix ends.
+    """
+    reason = (
+        f"{_why_it_ends(scan)}; whether the records after it were synced is unknown, because {damage.path.name} is "
+        f"damaged, too: {damage.reason}"
+    )
+    return Damage(segment.path, scan.stop.position, scan.end_offset, scan.synced_offset, reason)
+
+
+def _why_it_ends(scan: SegmentScan, missing: str = "records are missing") -> str:
+    where = "the file ends here" if scan.stop.kind == "end" else "the bytes here are zero"
+    return scan.stop.reason or f"{missing}: {where}"
 
 
 def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: list[_FoundSegment]) -> Damage | None:
@@ -251,9 +274,7 @@ def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: lis
     Args:
         later: the segments after `segment`.
     """
-    missing = "the file ends here" if scan.stop.kind == "end" else "the bytes here are zero"
-    reason = scan.stop.reason or f"synced records are missing: {missing}"
-    if later and scan.end_offset >= later[0].header.base_offset:
+    if later and (scan.end_offset >= later[0].header.base_offset or _is_whole(fs, scan, segment)):
         # A crash cannot cause this: a segment begins where the one before it ends.
         reason = (
             f"the segment ends at offset {scan.end_offset}, but the next one begins at {later[0].header.base_offset}"
@@ -265,7 +286,14 @@ def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: lis
     synced_offset = max(mark for mark in marks if mark is not None)
     if synced_offset <= scan.end_offset:
         return None
+    reason = _why_it_ends(scan, "synced records are missing")
     return Damage(segment.path, scan.stop.position, scan.end_offset, synced_offset, reason)
+
+
+def _is_whole(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment) -> bool:
+    """Return whether the segment's index file shows that the segment is full and ends where the scan does."""
+    end = peek_index_end(fs, segment.path, segment.header)
+    return end is not None and (end.offset, end.digest) == (scan.end_offset, scan.end_digest)
 
 
 def _keep(fs: FileSystem, walked: list[tuple[_FoundSegment, SegmentScan]], synced_offset: int) -> None:

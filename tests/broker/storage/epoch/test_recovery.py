@@ -14,7 +14,9 @@ from tests.broker.storage.build import append, batch, needed, read_all, stamp
 from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
+from tidelog_broker.storage.directory.repair_markers import has_marker, write_marker
 from tidelog_broker.storage.engine.store import padded
+from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, index_path, segment_path
 
@@ -262,6 +264,69 @@ def test_bad_segment_header_is_limbo() -> None:
     sim.node(segment_path(EPOCH, 0)).current[50] ^= 1
     with pytest.raises(DamagedError):
         reopen(sim.restart())
+
+
+def unsynced_segments(count: int) -> tuple[SimDisk, EpochLog, list[bytes]]:
+    """A log of `count` segments, none of whose headers declares a record of the last four synced."""
+    sim = new_disk()
+    log = create(sim)
+    batches: list[bytes] = []
+    while log.segment_count < count:
+        batches += append(log, [batch(b"x" * 900)])
+    return sim, log, batches
+
+
+@pytest.mark.parametrize("end", ["sealed", "closed", "killed"])
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_bad_batch_before_a_bad_segment_header_is_limbo_and_nothing_is_changed(count: int, end: str) -> None:
+    sim, log, batches = unsynced_segments(count)
+    log.sync()
+    if end == "sealed":
+        log.seal()
+    if end != "killed":
+        log.close()
+    paths = sim.files(EPOCH, ".seg")
+    sim.node(paths[-1]).current[50] ^= 1
+    broken = int(paths[-3].stem) + 1
+    content = sim.node(paths[-3]).current
+    content[content.index(batches[broken][:128]) + 140] ^= 1
+    before = {path: bytes(sim.node(path).current) for path in paths}
+    again = reopen(sim.restart(), sealed_end_offset=len(batches) if end == "sealed" else None)
+    assert (again.state, again.end_offset) == ("limbo", broken)
+    assert again.damage is not None
+    assert (again.damage.path, again.damage.offset) == (paths[-3], broken)
+    assert paths[-1].name in again.damage.reason
+    assert read_all(again) == batches[:broken]
+    assert {path: bytes(sim.node(path).current) for path in sim.files(EPOCH, ".seg")} == before
+    again.truncate_to_valid_prefix()
+    append(again, [batch(b"x" * 900)])
+    again.finish_repair()
+    again.close()
+    assert read_all(reopen(sim.restart()))[:broken] == batches[:broken]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_repair_marker_stays_while_a_segment_header_is_bad(*, sealed: bool) -> None:
+    sim, log, batches = unsynced_segments(3)
+    log.close()
+    paths = sim.files(EPOCH, ".seg")
+    sim.node(paths[2]).current[50] ^= 1
+    sim.node(paths[0]).current[SEGMENT_HEADER_BYTES + 140] ^= 1
+    write_marker(sim, EPOCH)
+    assert reopen(sim.restart(), sealed_end_offset=len(batches) if sealed else None).state == "limbo"
+    assert has_marker(sim, EPOCH)
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_a_segment_missing_where_no_mark_covers_it_is_limbo(count: int) -> None:
+    sim, log, batches = unsynced_segments(count)
+    log.sync()
+    paths = sim.files(EPOCH, ".seg")
+    sim.unlink(paths[-2])
+    again = reopen(sim.restart())
+    assert again.state == "limbo"
+    assert read_all(again) == batches[: int(paths[-2].stem)]
+    assert sim.files(EPOCH, ".seg") == [*paths[:-2], paths[-1]]
 
 
 def test_a_segment_missing_in_the_middle_is_limbo() -> None:
