@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tidelog_broker.storage.directory.epoch_dir import remove_epoch_dir
 from tidelog_broker.storage.engines.stores import new_volume
@@ -34,6 +35,13 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 
 _Key = tuple[bytes, int]
+
+
+class _Rot(NamedTuple):
+    """The first damage of a log: the damaged file or missing directory, and a text for the operator."""
+
+    path: Path
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +109,26 @@ def _open_epochs(fs: FileSystem, home: NodeDir) -> dict[_Key, pb.EpochDescriptor
     return found
 
 
-def _rot(fs: FileSystem, directory: Path) -> str | None:
+def _rot(fs: FileSystem, directory: Path) -> _Rot | None:
     """Verify a partition's log; return its first damage, or that its directory is missing; None if it is intact."""
     if not fs.exists(directory):
-        return f"{directory} is missing"
+        return _Rot(directory, f"{directory} is missing")
     findings = (finding for report in verify(fs, directory) for finding in report.findings)
     first = next((one for one in findings if one.severity == "damage"), None)
-    return f"{first.path} is damaged at byte {first.position}: {first.message}" if first is not None else None
+    if first is None:
+        return None
+    return _Rot(first.path, f"{first.path} is damaged at byte {first.position}: {first.message}")
 
 
-def _look_at(log: PartitionLog, rot: str, others: Sequence[str], *, open_epoch: int) -> Repair:
+def _look_at(log: PartitionLog, rot: _Rot, others: Sequence[str], *, open_epoch: int) -> Repair:
     """Return the damage of a log, and where it can be truncated: only in the epoch whose end is undecided."""
-    found = Repair(log.name.topic, log.name.partition, log.limbo or rot, others)
+    found = Repair(log.name.topic, log.name.partition, log.limbo or rot.message, others)
     newest = log.active
     if others or newest is None or newest.epoch < open_epoch or log.unreadable_epoch is not None:
         return found
-    is_first = newest.damage is not None and rot.startswith(f"{newest.damage.path} ")
+    # Truncation also removes the segments after the damage; their names are in the order of their offsets.
+    damage = newest.damage
+    is_first = damage is not None and rot.path.parent == damage.path.parent and rot.path.name >= damage.path.name
     if not is_first and not newest.is_repairing:
         # A full segment is damaged, which a start does not scan, so truncation would not remove the damage.
         return found

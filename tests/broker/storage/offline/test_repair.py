@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import damage, write_epoch
+from tests.broker.storage.build import append, batch
 
 from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.errors import DiskFullError, StorageError
@@ -91,6 +92,27 @@ def test_epoch_with_a_decided_end_is_not_truncated(tmp_path: Path) -> None:
     rotten(tmp_path, epoch=1, open_epoch=2, decided=True)
     found = one(tmp_path)
     assert (found.others, found.epoch, found.kept) == ([], None, None)
+
+
+def test_log_with_a_bad_segment_header_after_a_bad_batch_is_truncated_before_the_batch(tmp_path: Path) -> None:
+    with closing(open_node_dir(tmp_path, node_id="me")) as home:
+        store = PartitionLog.open(Disk(), home.partitions, topic="t", topic_id=ID, partition=0, segment_bytes=4096)
+        store.start_epoch(0, 0)
+        while store.epochs[0].segment_count < 4:
+            append(store, [batch(b"%03d" % store.end_offset * 300)])
+        store.close()
+        descriptor = pb.EpochDescriptor(epoch=0, placement=["me"])
+        with closing(TypedJournal.open(Disk().fs, home.fences, FENCES)) as fences:
+            fences.append([pb.FenceEntry(topic_id=ID, epoch=0, descriptor=descriptor)])
+    first, *_, last = sorted(store.epochs[0].directory.glob("*.seg"))
+    for path, position in ((first, first.read_bytes().index(b"001001")), (last, 50)):
+        raw = bytearray(path.read_bytes())
+        raw[position] ^= 1
+        path.write_bytes(raw)
+    first.with_suffix(".idx").unlink()  # An index is never synced; without it the first reported damage is the gap.
+    assert (one(tmp_path, apply=False).epoch, one(tmp_path, apply=False).end_offset) == (0, 1)
+    assert one(tmp_path).kept is not None
+    assert list(repair(tmp_path, apply=True)) == []
 
 
 def test_full_disk_for_the_repair_marker_leaves_no_copy(tmp_path: Path) -> None:

@@ -48,6 +48,39 @@ def filled(sim: SimDisk, *, epochs: int = 3, groups: int = 8) -> tuple[Partition
     return log, batches
 
 
+def test_sealed_epoch_with_a_bad_segment_header_after_a_bad_batch_is_limbo_on_a_real_disk(tmp_path: Path) -> None:
+    def opened() -> PartitionLog:
+        return PartitionLog.open(
+            Disk(), tmp_path, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=SEGMENT_BYTES
+        )
+
+    log = opened()
+    log.start_epoch(0, 0)
+    while log.epochs[0].segment_count < 3:
+        append(log, [batch(b"%03d" % log.end_offset * 300)])
+    end = log.end_offset
+    log.start_epoch(1, end)
+    append(log, [batch(b"next")], epoch=1)
+    log.close()
+    first, _, last = sorted(log.epochs[0].directory.glob("*.seg"))
+    for path, position in ((first, first.read_bytes().index(b"001001")), (last, 50)):
+        raw = bytearray(path.read_bytes())
+        raw[position] ^= 1
+        path.write_bytes(raw)
+    before = {path: path.read_bytes() for path in log.epochs[0].directory.glob("*.seg")}
+    for _ in range(2):
+        log = opened()
+        assert [epoch.state for epoch in log.epochs] == ["limbo", "active"]
+        assert log.limbo is not None
+        assert first.name in log.limbo
+        assert last.name in log.limbo
+        for offset in range(1, end + 1):
+            with pytest.raises(DamagedError):
+                log.reader.read(offset, 1 << 20, limit_offset=end + 1)
+        log.close()
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_partition_without_an_epoch_is_empty_and_has_no_directory() -> None:
     sim = new_disk()
     log = open_partition(sim)
