@@ -145,7 +145,7 @@ class Extent(ABC):
         """Read the batches `first` to `stop - 1` in one operation. They are not verified.
 
         Raises:
-            OSError: the disk cannot be read.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
 
     @abstractmethod
@@ -153,7 +153,7 @@ class Extent(ABC):
         """Read the header of a batch.
 
         Raises:
-            OSError: the disk cannot be read.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
 
     @abstractmethod
@@ -169,7 +169,7 @@ class Extent(ABC):
             indexes: maintains the indexes of segments in the background; None if nothing does.
 
         Raises:
-            OSError: the disk cannot be read.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
         del column, indexes
 
@@ -180,6 +180,9 @@ class Extent(ABC):
         """Return up to about `count_max` batches of slots first..stop-1 that may match: the oldest or `newest` ones.
 
         Without a column, or without an index of it, every batch may match.
+
+        Raises:
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
 
 
@@ -246,6 +249,7 @@ class EpochReading(ABC):
 
         Raises:
             DamagedError: the batch is damaged.
+            StorageFailedError, NoDescriptorError: the store cannot be read.
         """
 
     @abstractmethod

@@ -89,6 +89,7 @@ class EpochReader(EpochReading):
 
         Raises:
             DamagedError: the batch header is corrupt.
+            StorageFailedError, NoDescriptorError: a segment cannot be opened or read.
         """
         end, segments = self._held.end, self._held.segments
         if offset == end.offset:

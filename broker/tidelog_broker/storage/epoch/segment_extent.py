@@ -7,6 +7,7 @@ from typing import Final, Protocol, cast
 
 from tidelog_broker.storage.engine.reading import CandidateBatches, Extent, Indexes
 from tidelog_broker.storage.epoch.held_segments import Segment
+from tidelog_broker.storage.io.errors import unreadable
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch.column_slices import TextColumn
@@ -61,13 +62,13 @@ class SegmentExtent(Extent):
         """Read the batches `first` to `stop - 1` with one `pread`."""
         index = self._opened.index
         start = index.place(first).position
-        data = memoryview(self._opened.file.pread(self.span_bytes(first, stop), start))
+        data = self._pread(self.span_bytes(first, stop), start)
         places = [index.place(slot) for slot in range(first, stop)]
         return [data[place.position - start : place.position - start + place.length] for place in places]
 
     def head(self, slot: int) -> memoryview:
         """Read the header of a batch."""
-        return memoryview(self._opened.file.pread(HEADER_BYTES, self._opened.index.place(slot).position))
+        return self._pread(HEADER_BYTES, self._opened.index.place(slot).position)
 
     def place_of(self, slot: int) -> tuple[Path, int]:
         """Return the path of the segment, and the position of a batch in it."""
@@ -75,16 +76,28 @@ class SegmentExtent(Extent):
 
     def prepare(self, column: TextColumn, indexes: Indexes | None) -> None:
         """Extend the index of a column towards `stop`; see `RecordIndexes.prepare`."""
-        if indexes is None:
-            self._opened.hashes.catch_up([column], self.stop, windows_max=_ALL_WINDOWS)
-        else:
-            cast("_SegmentIndexes", indexes).prepare(self._segment, self._opened, column, self.stop)
+        try:
+            if indexes is None:
+                self._opened.hashes.catch_up([column], self.stop, windows_max=_ALL_WINDOWS)
+            else:
+                cast("_SegmentIndexes", indexes).prepare(self._segment, self._opened, column, self.stop)
+        except OSError as error:
+            raise unreadable(f"{self._segment.path} or its index of {column}s cannot be read", error) from error
 
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
     ) -> CandidateBatches:
         """Return batches that may match; see `Extent.find`."""
-        return self._opened.hashes.find(column, key_hash, first, stop, count_max, newest=newest)
+        try:
+            return self._opened.hashes.find(column, key_hash, first, stop, count_max, newest=newest)
+        except OSError as error:
+            raise unreadable(f"the index of {column}s of {self._segment.path} cannot be read", error) from error
+
+    def _pread(self, length_bytes: int, position: int) -> memoryview:
+        try:
+            return memoryview(self._opened.file.pread(length_bytes, position))
+        except OSError as error:
+            raise unreadable(f"{self._segment.path} cannot be read", error) from error
 
 
 def extent_of(

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 
 from tidelog_broker.storage.engine.reading import Extent
-from tidelog_broker.storage.io.errors import DamagedError
+from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
@@ -40,6 +40,8 @@ def readable_extents_reversed(held: HeldEpochs, limit_offset: int) -> Generator[
 def checking(extent: Extent, slot: int, batch: memoryview) -> Iterator[None]:
     """Add the position to errors about a batch that is corrupt or not the one that the index lists.
 
+    A failed read of the batch's body is not damage, so a `StorageError` is passed on.
+
     Raises:
         DamagedError: the batch is corrupt.
     """
@@ -50,7 +52,7 @@ def checking(extent: Extent, slot: int, batch: memoryview) -> Iterator[None]:
                 *extent.place_of(slot), f"the batch has base offset {found}, but the index lists {expected}"
             )
         yield
-    except DamagedError:
+    except StorageError:
         raise
     except ProtocolError as error:
         raise DamagedError.at(*extent.place_of(slot), error.message) from error

@@ -138,6 +138,7 @@ class MatchingReader:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start of the log.
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
             DamagedError: a batch is corrupt.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
         return retry_if_replaced(
             self._held, lambda: self._read(offset, max_bytes, limit_offset, record_filter, work_bytes)
@@ -149,6 +150,7 @@ class MatchingReader:
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE: the examined part was deleted.
             DamagedError: a batch is corrupt.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
         return retry_if_replaced(self._held, lambda: self._newest(limit_offset, record_filter, work_bytes))
 
@@ -212,7 +214,7 @@ class MatchingReader:
         """Yield the batches that may match, with their slots, oldest or newest first.
 
         Raises:
-            OSError: the disk cannot be read.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
         first, stop, column = extent.first, extent.stop, lookup.column
         if column is not None:
@@ -248,7 +250,7 @@ class _RecentMatches:
         """Return the matching records of an extent's first batch; None if they are not kept here.
 
         Raises:
-            OSError: the disk cannot be read.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
         found = self._entries.get((extent.offset_of(extent.first), record_filter))
         if found is None:

@@ -58,6 +58,7 @@ class ProjectingReader:
             ProtocolError: OFFSET_OUT_OF_RANGE below the start of the log.
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
             DamagedError: a batch is corrupt.
+            StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
         return retry_if_replaced(
             self._held, lambda: self._found(offset, max_bytes, limit_offset, projection, to_send=to_send)

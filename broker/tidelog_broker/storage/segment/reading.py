@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.storage.engine.reading import FoundBatches
-from tidelog_broker.storage.io.errors import DamagedError
+from tidelog_broker.storage.io.errors import DamagedError, unreadable
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.mappings import Mappings
 from tidelog_proto.batch.header import MAGIC, BatchHeader, unpack_header
@@ -109,6 +109,7 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
 
     Raises:
         DamagedError: a header is corrupt.
+        StorageFailedError, NoDescriptorError: the disk cannot be read.
     """
     index = opened.index
     for slot in range(max(0, index.slot_of(offset)), index.slots_below(end_offset)):
@@ -117,6 +118,8 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
             yield unpack_header(opened.file.pread(HEADER_BYTES, position))
         except ProtocolError as error:
             raise DamagedError.at(path, position, error.message) from error
+        except OSError as error:
+            raise unreadable(f"{path} cannot be read", error) from error
 
 
 def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
@@ -127,6 +130,7 @@ def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
 
     Raises:
         DamagedError: the previous header is corrupt.
+        StorageFailedError, NoDescriptorError: the disk cannot be read.
     """
     index = opened.index
     slot = index.slot_of(offset)
@@ -137,6 +141,8 @@ def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
         header = unpack_header(opened.file.pread(HEADER_BYTES, position))
     except ProtocolError as error:
         raise DamagedError.at(path, position, error.message) from error
+    except OSError as error:
+        raise unreadable(f"{path} cannot be read", error) from error
     if header.end_offset != offset:
         found = header.end_offset
         raise DamagedError.at(path, position, f"the batch ends at offset {found}, but the index lists {offset}")
