@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +67,20 @@ def test_a_limit_or_an_alias_is_defined_once(package: str) -> None:
         for (name, text), places in own.items()
         if len(places) + len(below.get((name, text), [])) > 1 and (name, text) not in EXEMPT
     }
+    assert twice == {}
+
+
+@pytest.mark.parametrize("package", sorted(FOLDERS))
+def test_a_module_assigns_a_name_once(package: str) -> None:
+    """Assignments of a module's body; those in a condition, such as a fallback for a missing import, are left out."""
+    twice: dict[str, list[str]] = {}
+    for path in modules_of(package):
+        body = ast.parse(path.read_text()).body
+        targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+        targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+        names = Counter(target.id for target in targets if isinstance(target, ast.Name))
+        if found := [name for name, count in names.items() if count > 1]:
+            twice[module_name(path)] = found
     assert twice == {}
 
 

@@ -27,6 +27,8 @@ POLL_S: Final = 0.5
 """Interval of checks without a new commit: this node may have begun, or ceased, to store or own `__meta`."""
 ROUTES_AGAIN_S: Final = 1.0
 SAVE_AGAIN_S: Final = 0.2
+UNSAVED_AGAIN_S: Final = 5.0
+"""Minimum interval between attempts to save the same state after an error of the disk."""
 _FETCH_WAIT_MS: Final = 1000
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 _TIMEOUT_S: Final = 5.0
@@ -38,8 +40,12 @@ class MetaFollower:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._woken = asyncio.Event()
-        self._saved: int | None = None
+        self._attempted: int | None = None
+        """The state that was saved, or last tried to be saved, as the offset in `__meta` before which it is applied."""
+        self._retry_save_s: float | None = None
+        """When the attempt is repeated, on the loop's clock; None if the state is saved."""
         self._problem = ""
+        self._save_problem = ""
 
     async def run(self) -> None:
         """Apply commits now, and later ones as they arrive."""
@@ -104,24 +110,29 @@ class MetaFollower:
             await broker.found_offsets()
 
     async def _save(self) -> None:
-        """Save the applied state, if it has advanced."""
+        """Save the applied state, if it has advanced or the last attempt failed at least `UNSAVED_AGAIN_S` ago."""
         broker = self._broker
-        applied = broker.meta_log.applied
-        if applied == self._saved:
+        applied, retry_s = broker.meta_log.applied, self._retry_save_s
+        if applied == self._attempted and (retry_s is None or broker.loop.time() < retry_s):
             return
         snapshot = pb.MetaSnapshot(
             applied=applied,
             meta=broker.topics.get(META_TOPIC_ID),
             records=[record.SerializeToString() for record in broker.meta_log.current_records()],
         )
+        problem = ""
         try:
             await broker.threads.io.call(0, save_meta_snapshot, broker.disk.fs, broker.dir.meta_state, snapshot)
         except OSError as error:
-            self._say(
+            problem = (
                 f"cannot save the state of __meta to {broker.dir.meta_state}, so the next start would begin with older "
-                f"metadata: {error}"
+                f"metadata; retrying: {error}"
             )
-        self._saved = applied
+        self._attempted = applied
+        self._retry_save_s = broker.loop.time() + UNSAVED_AGAIN_S if problem else None
+        if problem and problem != self._save_problem:
+            log.info("%s", problem)
+        self._save_problem = problem
 
     def _say(self, problem: str) -> None:
         """Log a problem once, however often the attempt is repeated."""

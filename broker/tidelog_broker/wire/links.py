@@ -310,8 +310,6 @@ def _name(address: Address) -> str:
     return f"{address[0]}:{address[1]}"
 
 
-log = logging.getLogger(__name__)
-
 KEPT_BACK_BYTES: Final = 4 * MIB
 """Additional queue bytes for messages without batches."""
 RETRY_MS: Final = 50

@@ -24,7 +24,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 REMEMBERED_MAX: Final = 8_192
-"""Maximum number of deleted topic ids, and of serials of names, that are remembered; the first noted are evicted."""
+"""Maximum number of deleted topic ids, of serials of names, and of names of topics that are no longer cached, that are
+remembered; the first noted are evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class Metadata:
         self.revision = 0
         self._topics: dict[str, TopicRoute] = {}
         self._names: dict[bytes, str] = {}
+        """Names of the cached topics by topic id."""
+        self._former_names: dict[bytes, str] = {}
+        """Names of topics that are no longer cached."""
         self._nodes: dict[str, NodeRoute] = {}
         self._serials: dict[str, int] = {}
         self._deleted_ids: dict[bytes, None] = {}
@@ -75,12 +79,17 @@ class Metadata:
         return self._topics.get(name)
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the name of a topic by its id, also of a deleted topic; None if no merged answer had the id."""
-        return self._names.get(topic_id)
+        """Return the name of a topic by its id, also of a deleted topic.
+
+        None if no merged answer had the id, or if the topic is no longer cached and `REMEMBERED_MAX` others followed.
+        """
+        return self._names.get(topic_id) or self._former_names.get(topic_id)
 
     def forget(self, name: str) -> None:
         """Drop the cached route of a topic."""
-        if self._topics.pop(name, None) is not None:
+        known = self._topics.pop(name, None)
+        if known is not None:
+            self._note_former(known)
             self.revision += 1
 
     def note_deleted(self, name: str, topic_id: bytes) -> None:
@@ -181,8 +190,17 @@ class Metadata:
         if known is None or not same or partitions != known.partitions:
             self._set(TopicRoute(topic.name, topic.topic_id), partitions)
 
+    def _note_former(self, topic: TopicRoute) -> None:
+        """Note that a topic is no longer cached."""
+        self._names.pop(topic.topic_id, None)
+        _put_bounded(self._former_names, topic.topic_id, topic.name)
+
     def _set(self, topic: TopicRoute, partitions: dict[int, PartitionRoute]) -> None:
+        known = self._topics.get(topic.name)
+        if known is not None and known.topic_id != topic.topic_id:
+            self._note_former(known)
         self._topics[topic.name] = TopicRoute(topic.name, topic.topic_id, partitions)
+        self._former_names.pop(topic.topic_id, None)
         self._names[topic.topic_id] = topic.name
         self.revision += 1
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from tidelog.auth.scram_password import Password, user_of
 from tidelog.cluster.callers import Caller, Identified, identify_by_password, parse_identify_reply
@@ -14,6 +14,8 @@ from tidelog.errors import InvalidRequestError
 from tidelog.requests.needed_permission import check_permission
 from tidelog.security.quotas import Quota, QuotaUsage, quota_of, quota_to, usage_of
 from tidelog_proto import broker_pb2 as pb
+
+N = TypeVar("N")
 
 Operation = Literal[
     "produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "impersonate", "all"
@@ -199,21 +201,19 @@ class Security:
         return sorted(infos, key=lambda user: user.name)
 
     async def grant(self, rule: AccessRule) -> AccessRule:
-        """Add a rule, which may also deny, and return it with its id."""
-        try:
-            request = pb.AccessRule(
-                principal=rule.principal,
-                deny=rule.deny,
-                operations=[OPERATIONS[name] for name in rule.operations],
-                resource=RESOURCES[rule.resource],
-                name=rule.name,
-                prefix=rule.prefix,
-            )
-        except KeyError as error:
-            raise InvalidRequestError(
-                f"unknown operation or resource {error.args[0]!r}; operations: {', '.join(OPERATIONS)}; "
-                f"resources: {', '.join(RESOURCES)}"
-            ) from None
+        """Add a rule, which may also deny, and return it with its id.
+
+        Raises:
+            InvalidRequestError: an operation or the type of the resource is unknown, or the cluster refuses the rule.
+        """
+        request = pb.AccessRule(
+            principal=rule.principal,
+            deny=rule.deny,
+            operations=[_number(OPERATIONS, name) for name in rule.operations],
+            resource=_number(RESOURCES, rule.resource),
+            name=rule.name,
+            prefix=rule.prefix,
+        )
         reply = await self._change(pb.SecurityChange(grant=request))
         return _rule(reply.rule)
 
@@ -279,10 +279,17 @@ class Security:
             name: name of the resource; "" for the cluster.
             principal: the principal; "": that of this client. Another principal needs the permission to change rules.
             roles: roles of `principal`.
+
+        Raises:
+            InvalidRequestError: the operation or the type of the resource is unknown.
         """
         self._check_usable()
         request = pb.AccessTest(
-            principal=principal, roles=roles, operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name
+            principal=principal,
+            roles=roles,
+            operation=_number(OPERATIONS, operation),
+            resource=_number(RESOURCES, resource),
+            name=name,
         )
         frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=request)), repeatable=True)
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
@@ -294,9 +301,10 @@ class Security:
 
         Raises:
             ForbiddenError: the operation is not allowed.
+            InvalidRequestError: the operation or the type of the resource is unknown.
         """
         self._check_usable()
-        await check_permission(self._router, OPERATIONS[operation], RESOURCES[resource], name)
+        await check_permission(self._router, _number(OPERATIONS, operation), _number(RESOURCES, resource), name)
 
     async def identify(self, credentials: pb.Credentials | Password, *, again: bool = True) -> Identified:
         """Return the principal to which credentials belong, for a gateway that may `impersonate`.
@@ -359,6 +367,17 @@ class Security:
             if not reply.last:
                 return
             after = reply.last
+
+
+def _number(numbers: Mapping[str, N], name: str) -> N:
+    """Return the number of an operation or of a type of resource."""
+    try:
+        return numbers[name]
+    except KeyError:
+        raise InvalidRequestError(
+            f"unknown operation or resource {name!r}; operations: {', '.join(OPERATIONS)}; "
+            f"resources: {', '.join(RESOURCES)}"
+        ) from None
 
 
 def _key(key: pb.ApiKey) -> KeyInfo:

@@ -124,6 +124,16 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     return builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+def revoked_in(revocation_list: bytes | None) -> set[int]:
+    """Return the serial numbers in a CRL in PEM; none if it is None.
+
+    Raises:
+        ValueError: the content is not a CRL.
+    """
+    entries = () if revocation_list is None else x509.load_pem_x509_crl(revocation_list)
+    return {entry.serial_number for entry in entries}
+
+
 def serial_of(cert: bytes) -> int:
     """Return the serial number of a certificate in PEM.
 

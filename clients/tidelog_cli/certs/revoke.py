@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -20,7 +20,7 @@ from tidelog_cli.base.output import JsonOption, print_json
 from tidelog_cli.certs.files import CA, LIST, DirectoryArgument, authority_in, paths, replace_file
 from tidelog_proto.tls.reloaded_files import PEM_BYTES_MAX
 
-_SERIAL: Final = re.compile(r"(?:0x)?[0-9A-Fa-f:]{1,80}")
+_SERIAL: Final = re.compile(r"(?:0x)?(?=:*[0-9A-Fa-f])[0-9A-Fa-f:]{1,80}")
 
 
 def revoke(
@@ -44,16 +44,29 @@ def revoke(
 
     Nodes reload the list (tls_crl_file) within seconds, refuse revoked certificates, and close their connections.
     """
-    revoked = revoke_in(directory, names or (), serial or ())
+    serials, added = revoke_in(directory, names or (), serial or ())
     path = list_in(directory)
     if as_json:
-        print_json({"crl_file": str(path), "revoked": [f"{number:x}" for number in revoked]})
+        print_json({"crl_file": str(path), "revoked": [f"{number:x}" for number in serials]})
         return
-    sys.stdout.write(f"{path}: {len(revoked)} certificates added; copy it to every node as tls_crl_file\n")
+    noun = "certificate" if added == 1 else "certificates"
+    sys.stdout.write(f"{path}: {added} {noun} added; copy it to every node as tls_crl_file\n")
 
 
-def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> list[int]:
-    """Add certificates to the CRL in a directory; return their serial numbers.
+class Revocation(NamedTuple):
+    """Certificates that are in the CRL.
+
+    Attributes:
+        serials: serial numbers of the certificates that were to be revoked.
+        added: number of those that the list did not have before.
+    """
+
+    serials: list[int]
+    added: int
+
+
+def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> Revocation:
+    """Add certificates to the CRL in a directory.
 
     Raises:
         CommandFailed: the CA or a certificate is missing or invalid, the CA is to be revoked, the list would be too
@@ -89,6 +102,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
             revocation_list = certificate_authority.revoke(
                 authority, before, numbers, dt.datetime.now(dt.UTC).replace(microsecond=0)
             )
+            added = len(set(numbers) - certificate_authority.revoked_in(before))
             if len(revocation_list) > PEM_BYTES_MAX:
                 room = f"nodes and clients read at most {PEM_BYTES_MAX} bytes"
                 raise CommandFailed(
@@ -102,7 +116,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
         ) from error
     except OSError as error:
         raise CommandFailed(f"cannot read or write {error.filename or path}: {error.strerror}") from error
-    return numbers
+    return Revocation(numbers, added)
 
 
 def list_in(directory: Path) -> Path:

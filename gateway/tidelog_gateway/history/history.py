@@ -113,9 +113,10 @@ class History:
         self._times_ms = [*self._times_ms[-POINTS + 1 :], at_ms]
         self._gateway = [*self._gateway[-POINTS + 1 :], gateway]
         self._rate_from = self._first_of_rate()
-        for name in self._topics.keys() - topics.keys():
+        kept = sorted(topics)[:TOPICS_MAX]
+        for name in self._topics.keys() - set(kept):
             del self._topics[name]
-        for name in sorted(topics)[:TOPICS_MAX]:
+        for name in kept:
             samples = self._topics.get(name)
             if samples is None or samples.topic_id != topics[name].topic_id:
                 samples = self._topics[name] = _Topic.empty(topics[name].topic_id)

@@ -51,6 +51,7 @@ class _Connection(asyncio.Protocol):
         self._received = bytearray()
         self._expected_bytes = 0
         self._transport: asyncio.Transport | None = None
+        self._finished = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -78,10 +79,11 @@ class _Connection(asyncio.Protocol):
         if self._load.answered():
             self._transport.write(self._request)
         else:
+            self._finished = True
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._load.left(exc)
+        self._load.left(None if self._finished else exc or EOFError("no complete response was received"))
 
 
 class _Load:
@@ -105,6 +107,7 @@ class _Load:
             self.done.set_exception(CommandFailed(f"the HTTP server sent an unexpected response: {why}"))
 
     def left(self, error: Exception | None) -> None:
+        """Note that a connection has ended: after its last response (None), or with an error."""
         self._open -= 1
         if not self.done.done() and (error is not None or not self._open):
             if error is None:
@@ -119,8 +122,8 @@ async def closed_loop(port: int, *requests: bytes, connections: int, seconds: fl
     Several requests are distributed over the connections in turn.
 
     Raises:
-        CommandFailed: the status of a response is neither 200 nor 204, or a connection ends with an error. The loop
-            continues without a connection that the server closes.
+        CommandFailed: the status of a response is neither 200 nor 204, or the server closes a connection before
+            its last response.
         TimeoutError: responses are still missing `ANSWER_TIMEOUT_S` after the end.
     """
     load = _Load(connections, seconds, None)
@@ -133,7 +136,7 @@ async def answer_to(port: int, request: bytes) -> bytes:
     """Send a request once and return the body of the response.
 
     Raises:
-        CommandFailed: the status is neither 200 nor 204, or the connection ends with an error.
+        CommandFailed: the status is neither 200 nor 204, or the server closes the connection before the response.
         TimeoutError: the response did not arrive within `ANSWER_TIMEOUT_S`.
     """
     load = _Load(1, 0.0, 1)

@@ -12,18 +12,21 @@ import itertools
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
 from tidelog import Client
 from tidelog_loadtest.measure.runs import Budget, Run
 
+READ_STALL_S: Final = 60.0
+"""Interval of the checks whether a read has got a record since the last one."""
+
 FlushName = Literal["always", "never"]
 
 
 class WrongCountError(Exception):
-    """More records were read than were acknowledged: some are duplicated."""
+    """More or fewer records were read than were acknowledged: some are duplicated or lost."""
 
 
 @contextlib.asynccontextmanager
@@ -101,10 +104,11 @@ async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
     """Read the topic from its beginning as columns until `expected_records` are read; time each batch.
 
     Raises:
-        WrongCountError: the last batch exceeds `expected_records`.
+        WrongCountError: the last batch exceeds `expected_records`, or no record arrives for `READ_STALL_S` to twice
+            that time.
     """
     run = Run()
-    async with client.consumer(topic, start="earliest") as consumer:
+    async with client.consumer(topic, start="earliest") as consumer, _ended_by_a_stall(run, topic, expected_records):
         stream = aiter(consumer.batches())
         run.begin()
         while run.records < expected_records:
@@ -118,3 +122,31 @@ async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
             f"{run.records} records read, {expected_records} acknowledged in topic {topic!r}: some are duplicated"
         )
     return run
+
+
+@contextlib.asynccontextmanager
+async def _ended_by_a_stall(run: Run, topic: str, expected_records: int) -> AsyncIterator[None]:
+    """End the block if the run gets no record; checked by a task, so that the timed calls cost nothing more."""
+
+    async def watch() -> None:
+        records_before = -1
+        while run.records != records_before:
+            records_before = run.records
+            await asyncio.sleep(READ_STALL_S)
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            watching = asyncio.create_task(watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise WrongCountError(
+            f"{run.records} records read, {expected_records} acknowledged in topic {topic!r}: no further record "
+            f"arrived for {READ_STALL_S:g} s, so some are lost or cannot be read"
+        ) from error

@@ -23,14 +23,13 @@ _SHARED_LETTER_WORDS: Final = frozenset({"MODIFIER", "KATAKANA-HIRAGANA", "IDEOG
 def principal_name_fault(name: str) -> str | None:
     """Return why a name is invalid for a principal or role; None if it is valid.
 
-    Unless the name is reserved, the message escapes all its characters except printable ASCII, so that the difference
-    is visible.
+    The message escapes all characters of the name except printable ASCII, so that look-alike characters are visible.
     """
     if not 1 <= len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
         chars = f"1 to {PRINCIPAL_CHARS_MAX} printable characters"
         return f"the name of a principal or role must have {chars}, got {name[:80]!a}"
     if name == EVERYBODY or name.startswith(ROLE_PREFIX):
-        return f"{name!r} is reserved; choose another name for the principal or role"
+        return f"{name!a} is reserved; choose another name for the principal or role"
     if name != name.strip():
         return f"the name {name!a} begins or ends with a space: give {name.strip()!r}"
     if (normal := unicodedata.normalize("NFKC", name)) != name:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 class RateLimitedLog:
     """Logs at most `lines` lines in `every_s` seconds. Not thread-safe.
 
-    The number of suppressed lines is logged before the first line after these seconds.
+    The number of suppressed lines is logged before the first line after these seconds. If no further line follows, the
+    number is not logged.
 
     Args:
         log: the logger.

@@ -7,6 +7,7 @@ import pytest
 from tests.broker.founded import Founded
 
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
+from tidelog_broker.node import meta_follower
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot, save_meta_snapshot
@@ -91,3 +92,39 @@ async def test_follower_continues_after_a_full_worker_queue(
     await peer.create("two")
     await founded.until(lambda: topics_of(founded, "b") == ["one", "two"], "b follows no more")
     assert "tasks are queued" in caplog.text
+
+
+async def test_a_failed_save_is_retried_without_a_later_change(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the next start would begin with older metadata, although the disk has recovered."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(meta_follower, "UNSAVED_AGAIN_S", 0.05)
+    await founded.found()
+    await founded.settled()
+    node = founded.nodes["b"]
+    workers, path = node.broker.threads.io, node.dir.meta_state
+    usual, failures = workers.call, list[object]()
+    is_full = True
+
+    async def on_a_full_disk(key: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        if work is save_meta_snapshot and is_full:
+            failures.append(work)
+            raise OSError(28, "No space left on device")
+        return await usual(key, work, *args, **named)
+
+    monkeypatch.setattr(workers, "call", on_a_full_disk)
+    peer = await founded.peer("a")
+    await peer.create("one")
+    await founded.until(lambda: topics_of(founded, "b") == ["one"], "b does not follow")
+    applied = node.broker.meta_log.applied
+    await founded.until(lambda: len(failures) >= 3, "the save is not retried")
+    assert node.broker.meta_log.applied == applied, "`__meta` has not changed since"
+    assert caplog.text.count("cannot save the state of __meta") == 1
+    is_full = False
+
+    def saved() -> bool:
+        snapshot = load_meta_snapshot(RealFileSystem(), path)
+        return snapshot is not None and snapshot.applied >= applied
+
+    await founded.until(saved, "the state is not saved on the disk that has recovered")

@@ -50,12 +50,25 @@ def test_a_list_grows_and_a_node_takes_it(ca: Path, capsys: pytest.CaptureFixtur
     assert list_in(ca).stat().st_mode & 0o777 == 0o644
 
 
+def test_only_new_entries_are_counted(ca: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, added in (
+        (("ann",), "1 certificate added;"),
+        (("ann", "ben", "ben", "--serial", "a:b"), "2 certificates added;"),
+        (("ben",), "0 certificates added;"),
+    ):
+        code, out, _ = run(capsys, "certs", "revoke", ca, *words)
+        assert code == 0
+        assert added in out
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("missing",), "cannot read the certificate of missing"),
         (("ca",), "cannot revoke itself"),
         (("--serial", "many"), "hexadecimal digits"),
+        (("--serial", ":"), "--serial ':' is not a serial number"),
+        (("--serial", "0x:"), "--serial '0x:' is not a serial number"),
     ],
 )
 def test_failed_revocation_changes_nothing(
@@ -98,5 +111,5 @@ def test_a_list_without_a_reader_is_not_written(ca: Path, monkeypatch: pytest.Mo
 def test_several_at_a_time_lose_nothing(ca: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(lambda number: revoke_in(ca, (), [f"{number:x}"]), range(1, 17)))
-    assert made == [[number] for number in range(1, 17)]
+    assert made == [([number], 1) for number in range(1, 17)]
     assert numbers_in(ca) == set(range(1, 17))

@@ -195,3 +195,15 @@ def test_remembered_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         metadata.note_deleted("t", bytes([number]) * 16)
         metadata.note_created(pb.TopicInfo(name=f"t-{number}", topic_id=bytes(16), serial=1))
     assert longest_of(metadata) == 3
+
+
+def test_remembered_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "REMEMBERED_MAX", 3)
+    metadata = Metadata()
+    for number in range(9):
+        metadata.merge(reply("a", 0, bytes([number]) * 16, serial=number + 1), HERE)
+    assert longest_of(metadata) == 3
+    names = [metadata.name_of(bytes([number]) * 16) for number in range(9)]
+    assert names == [None] * 5 + ["t"] * 4
+    metadata.forget("t")
+    assert metadata.name_of(bytes([8]) * 16) == "t"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,17 @@ async def test_keys_and_rules_are_created_listed_and_removed(shared_node: str) -
         assert made.info not in await client.security.api_keys()
         with pytest.raises(InvalidRequestError, match="unknown operation or resource 'read'"):
             await client.security.grant(AccessRule("ann", ("read",), "topic", "t"))
+
+
+async def test_an_unknown_operation_or_resource_is_an_invalid_request(shared_node: str) -> None:
+    operation: Any = "read"
+    resource: Any = "table"
+    async with Client(shared_node) as client:
+        for ask in (client.security.test, client.security.check):
+            with pytest.raises(InvalidRequestError, match="unknown operation or resource 'read'; operations: produce"):
+                await ask(operation, "topic", "t")
+            with pytest.raises(InvalidRequestError, match="unknown operation or resource 'table'"):
+                await ask("consume", resource, "t")
 
 
 async def test_quotas_are_set_listed_and_removed(shared_node: str) -> None:

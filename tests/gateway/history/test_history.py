@@ -71,6 +71,15 @@ def test_a_deleted_topic_is_dropped_and_totals_continue() -> None:
     assert history.total_points() == ([None, 5.0], [3, 3])
 
 
+def test_a_topic_that_drops_out_of_the_first_ones_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TOPICS_MAX", 2)
+    history = History()
+    add(history, 0, t=figures(10, 1), u=figures(10, 2))
+    add(history, 10, s=figures(10, 3), t=figures(20, 4), u=figures(20, 5))
+    assert history.topic_points("t") == ([None, Rate(1.0, 0.3)], [1, 4])
+    assert history.topic_points("u") == ([None, None], [None, None])
+
+
 def test_samples_of_an_hour_are_kept() -> None:
     history = History()
     for index in range(POINTS + 7):

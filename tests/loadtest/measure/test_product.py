@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tidelog import Client
@@ -43,3 +45,13 @@ async def test_more_records_than_stored_are_an_error(client: Client) -> None:
         await product.produce_run(client, topic, batches, 1, Budget(batches=1), window=1)
         with pytest.raises(product.WrongCountError, match="50 records read, 49"):
             await product.consume_run(client, topic, BATCH_RECORDS - 1)
+
+
+async def test_a_missing_record_ends_the_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "READ_STALL_S", 0.5)
+    batches = value_batches(10, BATCH_RECORDS, count=1)
+    async with product.own_topic(client, "never") as topic:
+        await product.produce_run(client, topic, batches, 1, Budget(batches=1), window=1)
+        async with asyncio.timeout(20):
+            with pytest.raises(product.WrongCountError, match=r"50 records read, 51 .* no further record arrived"):
+                await product.consume_run(client, topic, BATCH_RECORDS + 1)

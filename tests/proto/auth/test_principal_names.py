@@ -38,6 +38,7 @@ def test_a_name_with_one_spelling_is_accepted(name: str) -> None:
         ("a\ud800", "printable"),
         ("*", "is reserved"),
         ("role:etl", "is reserved"),
+        ("role:\u0435tl", "'role:\\\\u0435tl' is reserved"),
         ("admin ", r"begins or ends with a space: give 'admin'"),
         (" admin", "begins or ends with a space"),
         ("\uff41\uff44\uff4d\uff49\uff4e", "NFKC.*give 'admin'"),

@@ -45,7 +45,7 @@ SLICE_PARTITIONS: Final = BATCHES_PER_PIECE // (1 + PARTITION_BATCHES)
 
 DROPPED_BYTES_MAX: Final = 256 * KIB
 """Maximum total size of the bitmaps of dropped records in an answer, since an envelope is bounded; one bitmap has up to
-8 KiB. Bitmaps in the results of forwarded batches are limited by their owners."""
+8 KiB. The limit includes the bitmaps in the results of forwarded batches."""
 
 _length_of: Final = attrgetter("length")
 
@@ -185,22 +185,25 @@ class PublishInProgress:
                 self._broker.metrics.duplicates.inc()
                 result.duplicate = True
             if outcome.duplicates:
-                self._add_dropped(result, outcome)
+                result.duplicates = outcome.duplicates
+                if self._has_room(outcome.dropped):
+                    result.dropped = outcome.dropped
         self._unsettled_entries -= 1
         if self._unsettled_entries == 0:
             self._reply()
 
-    def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
-        """Add the number of dropped records, and their bitmap if it fits the answer."""
-        result.duplicates = outcome.duplicates
-        self._dropped_bytes += len(outcome.dropped)
-        if self._dropped_bytes <= DROPPED_BYTES_MAX:
-            result.dropped = outcome.dropped
+    def _has_room(self, dropped: bytes) -> bool:
+        """Count a bitmap of dropped records; return whether it fits the answer."""
+        self._dropped_bytes += len(dropped)
+        return self._dropped_bytes <= DROPPED_BYTES_MAX
 
     def settle_forwarded(self, index: int, owner_result: pb.PublishResult) -> None:
         """Record the result of a batch from its owner."""
         if self._request is not None:
-            self._results[index].CopyFrom(owner_result)
+            result = self._results[index]
+            result.CopyFrom(owner_result)
+            if result.dropped and not self._has_room(result.dropped):
+                result.ClearField("dropped")
             self._unsettled_entries -= 1
             if self._unsettled_entries == 0:
                 self._reply()

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,15 +13,17 @@ from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import publish as publish_module
+from tidelog_broker.server.handlers.publish import DROPPED_BYTES_MAX, PublishInProgress
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.compression import encode_body
 from tidelog_proto.batch.header import Codec, Flags, flags_with_codec, unpack_header
 from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.batch.verification import verify_batch
-from tidelog_proto.limits import BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES, MIB
+from tidelog_proto.limits import BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES, KIB, MIB
 
 
 def changed(data: bytes, body: bytes | None = None, **fields: int) -> bytes:
@@ -228,3 +232,19 @@ async def test_every_codec_and_column_round_trips(peer: Peer) -> None:
         assert one.values() == [b"x" * 100, None, b""]
         assert one.timestamps_us() == [3, 1, 2]
         assert isinstance(one.columns(), pa.RecordBatch)
+
+
+def test_bitmaps_of_forwarded_batches_fit_the_answer() -> None:
+    """Each owner limits its own bitmaps only; the number of dropped records is complete in any case."""
+    answers: list[pb.Envelope] = []
+    bitmap, count = bytes(8 * KIB), 2 * DROPPED_BYTES_MAX // (8 * KIB)
+    request: Any = SimpleNamespace(envelope=pb.Envelope(publish=pb.Publish()), reply=answers.append)
+    broker: Any = None
+    progress = PublishInProgress(broker, request, [memoryview(b"")] * count)
+    progress.settle(0, StoredBatch(0, 1, 0, 1, 1, 1, duplicates=7, dropped=bitmap), False)
+    for index in range(1, count):
+        progress.settle_forwarded(index, pb.PublishResult(epoch=1, duplicates=7, dropped=bitmap))
+    [answer] = answers
+    results = answer.publish_reply.results
+    assert [result.duplicates for result in results] == [7] * count
+    assert [len(result.dropped) for result in results] == [len(bitmap)] * (count // 2) + [0] * (count // 2)
