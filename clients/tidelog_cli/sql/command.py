@@ -147,7 +147,7 @@ def sql(
 
 
 def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answer], None]) -> list[str]:
-    """Run the statement once, and return the column names."""
+    """Run the statement once, pass its result to `show`, print the engine's notes, and return the column names."""
     try:
         with _progress() as progress:
             task = progress.add_task("reading", total=None)

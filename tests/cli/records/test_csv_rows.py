@@ -61,9 +61,13 @@ def test_many_blocks_are_rows_in_their_order() -> None:
         (b"a,\n1,2\n", (), "row 1 has an empty name"),
         (b"\xff\n1\n", (), "row 1 is not a CSV header in UTF-8"),
         (b"a" * (HEADER_BYTES_MAX + 10000), (), "row 1 has more than 65,536 bytes"),
-        (b"a,b\n1,2\n3\n", (), "not CSV: .*row 3"),
-        (b"a\n\xff\n", (), "not CSV: .*UTF8"),
-        (b'a,b\n1,"' + b"x" * (2 * BLOCK_BYTES), (), "not CSV: a row is longer than 1,048,576 bytes, or a quote"),
+        (b"a,b\n1,2\n3\n", (), "cannot parse CSV: .*row 3"),
+        (b"a\n\xff\n", (), "cannot parse CSV: .*UTF8"),
+        (
+            b'a,b\n1,"' + b"x" * (2 * BLOCK_BYTES),
+            (),
+            "cannot parse CSV: a row has more than 1,048,576 bytes, or a quote",
+        ),
         (
             b"a\n1\nx\n",
             ("a=integer",),

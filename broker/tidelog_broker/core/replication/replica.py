@@ -122,7 +122,7 @@ class Replica:
         self._others_ms: int | None = None
         """The earliest deadline of all parts except `ownership`, or None; valid while `deadlines_known`."""
         self.deadlines_known = False
-        """Whether `_others_ms` is current: since it was computed, no step may have changed one of those deadlines."""
+        """Whether `_others_ms` is current; cleared by every step that can change one of those deadlines."""
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._on_pre_vote,
