@@ -81,7 +81,7 @@ async def fetch(
             try:
                 fetched = await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
                 if offset <= fetched.high_watermark:
-                    return fetched  # Otherwise only the owner knows whether the offset exists.
+                    return fetched  # Otherwise ask the owner, which alone knows whether the offset exists.
             except TidelogError as error:
                 # Fall back to the owner: if the error is not specific to this replica, the owner returns it too.
                 if error.retriable:

@@ -182,8 +182,9 @@ def _follow(
         try:
             names = _answer(engine, statement, topics, show)
         except CommandFailed:
-            if not topics.empty:  # The missing column may be a field of records that are published later.
+            if not topics.empty:
                 raise
+            # An empty topic has no columns yet: the missing one may be a field of records that are published later.
             topics.wait_for_more()
             continue
         if not topics.used:

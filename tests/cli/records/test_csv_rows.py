@@ -155,7 +155,7 @@ def test_csv_is_published(cli: Cli, topic: str, tmp_path: Any) -> None:
     assert sorted(shown) == ['{"user":"ada","seconds":1.50}', '{"user":"bob","seconds":2}', '{"user":"eve"}']
     refused = cli("produce", topic, "--type", "a=integer", stdin=b"1\n")
     assert (refused.code, "--type is only for CSV, got lines" in refused.err) == (2, True)
-    assert "publish CSV with `tidelog produce`" in cli("import", topic, path).err
+    assert "publish CSV with `tidelog produce TOPIC " in cli("import", topic, path).err
 
 
 @pytest.mark.parametrize(("argument", "character"), [(";", b";"), ("tab", b"\t"), ("|", b"|"), (" ", b" ")])

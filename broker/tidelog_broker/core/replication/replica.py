@@ -261,7 +261,7 @@ class Replica:
             else:
                 self._handlers[type(message)](sender, message, now_ms)
         except (DecodeError, BrokenRunError):
-            pass  # invalid: none of its batches was accepted
+            pass  # The message is invalid and ignored: none of its batches was accepted.
         self._finish_step(now_ms)
         return may_be_due
 
