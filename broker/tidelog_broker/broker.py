@@ -487,7 +487,7 @@ class Broker:
     async def _follow_topic(self, record: pb.TopicRecord) -> None:
         """Apply a topic's newest record to partitions, positions and routes, if this build can read its version."""
         if self.features.fault_of_record(record):
-            return  # the node is about to stop
+            return  # Not applied: this build cannot read the record, so the node is about to stop.
         await self.partitions.follow(record)
         if record.deleted:
             self.groups.forget_topic(record.topic_id)

@@ -70,11 +70,11 @@ async def refuse_changed_tasks(
                 rows = await _stored_by(client, topic, map(work_of, numbers[start : start + AT_ONCE]))
                 if rows:
                     raise ChangedRowsError(
-                        f"topic {topic!r}: an earlier attempt of this batch had other tasks than this attempt, which "
-                        f"had {tasks}. At least {rows} rows of the earlier attempt are duplicates. "
-                        "Set 'failOnChangedRows' to 'false' to continue with duplicates. For the same tasks after a "
-                        "restart, set spark.sql.adaptive.streaming.stateless.enabled to false, and do not change "
-                        "spark.sql.shuffle.partitions and minPartitions."
+                        f"topic {topic!r}: an earlier attempt of this micro-batch divided its rows among tasks "
+                        f"differently from this attempt ({tasks} tasks), so at least {rows} of its rows are stored "
+                        "twice. To continue with the duplicates, set failOnChangedRows to 'false'. To keep the tasks "
+                        "unchanged across restarts, set spark.sql.adaptive.streaming.stateless.enabled to false, and "
+                        "do not change spark.sql.shuffle.partitions and minPartitions."
                     )
 
 

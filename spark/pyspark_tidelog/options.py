@@ -347,11 +347,14 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge: bool) -> Position:
-    """Parse the start or end of ranges; of several options one takes precedence, as in Spark's Kafka source.
+    """Parse the start or end position of a read.
+
+    `{side}Timestamp` takes precedence over `{side}OffsetsByTimestamp`, and that over `{side}Offsets`, as in Spark's
+    Kafka source.
 
     Args:
         side: "starting" or "ending".
-        default: the position without an option.
+        default: the position if none of these options is set.
         one_edge: refuse the opposite edge of `default`, which would read nothing.
     """
     by_time, by_times, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"

@@ -245,8 +245,8 @@ UNIT_TEST: dict[str, Any] = {
                             "exp_annotations": {
                                 "summary": "group g has committed nothing of t for half an hour and is 4960 "
                                 "records behind",
-                                "description": "`tidelog group describe` shows its members. Reset or delete an unused "
-                                "group.",
+                                "description": "`tidelog group describe g` shows its members. Reset or delete an "
+                                "unused group.",
                             },
                         }
                     ],

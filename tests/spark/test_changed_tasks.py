@@ -62,7 +62,7 @@ async def test_rows_of_removed_tasks_are_reported(query: Query) -> None:
     assert wrote == WriteResult(5, 2, (TaskStart(query.topic, was_tried=True, tasks=4),)), (
         "of the other tasks it finds nothing"
     )
-    with pytest.raises(ChangedRowsError, match=r"other tasks than this attempt, which had 1\. At least 3 rows"):
+    with pytest.raises(ChangedRowsError, match=r"from this attempt \(1 tasks\), so at least 3 of its rows"):
         await query.check([wrote])
 
 

@@ -111,7 +111,7 @@ def end(options: dict[str, str]) -> Any:
             [TaskResult(1, 1, starts, "q", 0)], 0
         )
     except ChangedRowsError as error:
-        return "an earlier attempt of this batch had other tasks" in str(error)
+        return "an earlier attempt of this micro-batch divided its rows" in str(error)
     return None
 
 

@@ -4,9 +4,10 @@ The rules are in `core.rollback_detection` and `core.known_incarnations`. Handsh
 so two nodes exchange nothing else before each has durably stored the other's incarnation. `run` advances this node's
 tick and sends changes to all linked nodes.
 
-A node whose directory is found to be an older copy is *refused* permanently if the incarnation that proves it took part
-or is running. If that incarnation may still be withdrawn, this node is *in doubt*: it does not take part, in this start
-and in later ones, until it learns of the withdrawal. An incarnation that ends before it took part is withdrawn.
+If another incarnation proves that a node's directory is an older copy, the node is *refused*. The refusal is permanent
+if that other incarnation has joined the cluster or is running. If the other incarnation may still be withdrawn, the
+node is *in doubt*: it does not join, even after restarts, until it learns of the withdrawal. An incarnation that stops
+before it has joined is withdrawn.
 """
 
 from __future__ import annotations

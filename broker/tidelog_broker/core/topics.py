@@ -24,7 +24,7 @@ OFFSETS_KEY: Final = (OFFSETS_TOPIC_ID, 0)
 DELETING: Final = frozenset({pb.CLEANUP_UNSPECIFIED, pb.DELETE, pb.COMPACT_AND_DELETE})
 """Cleanup policies that apply `retention_ms` and `retention_bytes`."""
 DENIED_MAX: Final = 8_192
-"""Maximum number of remembered ids that no topic has: enough for two requests of maximum size, about 1 MB of memory."""
+"""Maximum number of cached ids of nonexistent topics: enough for two requests of maximum size, about 1 MB of memory."""
 
 
 class TopicRegistry:

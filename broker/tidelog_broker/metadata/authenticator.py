@@ -81,7 +81,7 @@ class Authenticator:
             raise ProtocolError(
                 pb.UNAUTHENTICATED,
                 f"the API key {key.key_id} does not exist, was revoked, or has another secret; use another "
-                "key, or create one with: tidelog key create",
+                "key, or create one with: tidelog key create PRINCIPAL",
             )
         if 0 < stored.expires_us <= self._now_us():
             raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired; use a newer key")

@@ -88,7 +88,8 @@ class Certificates:
             if rule.principal == admin:
                 raise SettingsError(
                     f"cert_principals: {text!r}: a certificate cannot name the administrator of the settings "
-                    f"({admin!r}); name another principal, and grant it rights (tidelog acl grant)"
+                    f"({admin!r}); name another principal, and grant it rights (tidelog acl grant PRINCIPAL OPERATIONS "
+                    "RESOURCE)"
                 )
         self._permissions = permissions
         self._admin = admin

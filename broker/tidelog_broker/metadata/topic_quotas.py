@@ -6,6 +6,8 @@ created without authentication or by an older release, do not count.
 
 from __future__ import annotations
 
+import shlex
+
 from tidelog_broker.core.security.quota_rules import Quotas
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_proto import broker_pb2 as pb
@@ -48,5 +50,5 @@ def _check(what: str, creator: str, bound: int | None, existing: int, more: int)
         raise ProtocolError(
             pb.QUOTA_EXCEEDED,
             f"principal {creator!r} has created {existing} {what}, and {more} more would exceed its quota of {bound}; "
-            "delete topics, or raise the quota with: tidelog quota set",
+            f"delete topics, or raise the quota with: tidelog quota set {shlex.quote(creator)} --{what} N",
         )

@@ -7,6 +7,7 @@ with the deletion of the old one, both durable at once; sessions with the old pa
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable, Iterable
 
 from tidelog_broker.core.security.permissions import check_principal, refuse_admin
@@ -48,10 +49,11 @@ class UserChanges:
         _check_user(requested)
         refuse_admin(self._registry.permissions, requested.name)
         if self._registry.user(requested.name) is not None:
+            quoted = shlex.quote(requested.name)
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"user {requested.name!r} already exists; change its password with `tidelog user password`, or delete "
-                "it with `tidelog user delete` first",
+                f"user {requested.name!r} already exists; change its password with `tidelog user password {quoted}`, "
+                f"or delete it with `tidelog user delete {quoted}` first",
             )
         self._registry.check_limit(USER)
         return await self._put(requested, requested.roles, [], epoch)

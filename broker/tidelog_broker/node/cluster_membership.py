@@ -181,7 +181,7 @@ class ClusterMembership:
             is_over = not (missing or unheard) or waited_s >= REGISTER_S_MAX
             if is_over or (not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN):
                 if are_features_checked:
-                    break  # No await between the checks above and `take_part`.
+                    break  # No await from the checks above to `take_part`, so that they still hold.
                 await self._admission.check_features()
                 are_features_checked = True
                 continue

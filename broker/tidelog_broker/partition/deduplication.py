@@ -209,7 +209,7 @@ class Deduplication:
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
         rotten = next(epochs, None)
         if rotten is not None:
-            if error.message != self._logged_damage:  # Clients retry publishes, so this runs often.
+            if error.message != self._logged_damage:  # Logged once: clients retry, so this runs often.
                 self._logged_damage = error.message
                 log.error(
                     "%s: the newest records cannot be read for deduplication, so publishes are refused until the "
@@ -316,7 +316,7 @@ class Deduplication:
         try:
             return owner.producers.check(header)
         except ProtocolError:
-            return False  # The driver raises the same error for the batch.
+            return False  # Not screened: the driver raises the same error for the batch.
 
     def _append(self, owner: Owner, batch: Batch, group: Group) -> None:
         window = self._window

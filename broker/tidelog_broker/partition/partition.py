@@ -113,7 +113,8 @@ class Partition:
         durations.counts[bisect_left(durations.bounds_s, seconds)] += 1
         durations.sum_s += seconds
         if appends[-1].epoch != self.replica.state.chain.active.epoch:
-            pass  # The epoch's end was decided meanwhile: the ring begins there, and batches after it are truncated.
+            # Not added: the epoch's end was decided meanwhile. The ring begins there; batches after it are truncated.
+            pass
         elif group is not None and group.end_offset <= end_offset:
             metrics = self.tools.metrics
             for header, data in zip(group.headers, group.batches, strict=True):

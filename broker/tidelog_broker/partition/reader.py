@@ -153,7 +153,9 @@ def _stamps(batch: RecordBatch) -> Any:
 
 
 def _first_record(log: PartitionLogReader, timestamp_us: int, start_offset: int, limit_offset: int) -> _TimeLookup:
-    """Find the first record of at least that timestamp. For a reader thread, because it reads and decodes batches.
+    """Find the first record in the offset range whose timestamp is at least `timestamp_us`.
+
+    Call it on a reader thread: it reads and decodes batches.
 
     Raises:
         ProtocolError, StorageError: as `PartitionLogReader.read`.

@@ -109,7 +109,7 @@ class RecordAges:
         if not time_us and not bytes_max:
             return
         following = pb.NextDeletion(below=found.oldest_end, size_bytes=found.oldest_bytes, bounded=bytes_max > 0)
-        if time_us:  # The active segment expires with its newest record, which is not known yet.
+        if time_us:  # For the active segment this is the earliest time: later appends postpone the deletion.
             following.at_us = found.oldest_last_us + time_us
         if bytes_max:
             following.bytes_more = max(0, bytes_max - state.log.size_bytes)

@@ -98,7 +98,7 @@ class Scrubber:
         elif is_open:
             what = "its epoch is open; it is fetched from other nodes after the epoch has ended"
         else:
-            what = "no other node stores it; run: tidelog log verify"
+            what = f"no other node stores it; run: tidelog log verify {part.path}"
         log.error("%s: %s; %s", partition.name, one.damage, what)
         return True
 

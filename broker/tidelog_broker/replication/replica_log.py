@@ -112,7 +112,8 @@ class ReplicaLog:
             return
         log.warning(
             "%s/%d: the log on this node takes no appends: %s; this node restores damaged data from other nodes if "
-            "they have it, otherwise see: tidelog log verify, tidelog log repair",
+            "they have it; otherwise run `tidelog log verify DATA`, then stop the node and run `tidelog log repair "
+            "DATA`",
             store.name.topic,
             store.name.partition,
             store.limbo,

@@ -258,7 +258,8 @@ class Replication:
         due: list[ReplicaDriver] = []
         while self._timers and self._timers[0][0] <= now_ms and len(due) < PORTION:
             at_ms, _, driver = heapq.heappop(self._timers)
-            if driver.scheduled_ms == at_ms:  # Otherwise the replica is, or was, scheduled for an earlier time.
+            # Otherwise the entry is stale: the replica was rescheduled for an earlier time.
+            if driver.scheduled_ms == at_ms:
                 driver.scheduled_ms = None
                 driver.is_touched = False
                 due.append(driver)

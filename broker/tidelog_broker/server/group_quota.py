@@ -10,6 +10,7 @@ asks the coordinators of all other partitions first; existing groups and princip
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -103,8 +104,8 @@ async def _created_count(broker: Broker, key: PartitionKey, creator: str) -> int
 def _too_many(creator: str, existing: int, bound: int) -> ProtocolError:
     return ProtocolError(
         pb.QUOTA_EXCEEDED,
-        f"{creator!r} has created {existing} groups and its quota is {bound}; delete groups (tidelog group delete), or "
-        "raise the quota",
+        f"{creator!r} has created {existing} groups and its quota is {bound}; delete groups (tidelog group delete "
+        f"GROUP), or raise the quota with: tidelog quota set {shlex.quote(creator)} --groups N",
     )
 
 

@@ -76,11 +76,10 @@ async def in_slices(broker: Broker, request: Request, entries: Sequence[T]) -> A
 
 
 def check_wanted(broker: Broker, request: Request) -> None:
-    """Refuse to continue a request whose answer cannot be delivered.
+    """Refuse to continue a request if the node is stopping or the request's connection is closed.
 
     Raises:
-        ProtocolError: SHUTTING_DOWN: the node is stopping; or the request's connection is closed, so that the error is
-            not delivered.
+        ProtocolError: SHUTTING_DOWN; it reaches the client only if the connection is still open.
     """
     if broker.lifecycle.stopping:
         raise ProtocolError(

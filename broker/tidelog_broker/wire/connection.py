@@ -448,17 +448,15 @@ class Connection(asyncio.BufferedProtocol):
         """Set the authenticated session; credentials that expire end the connection, at most `SESSION_S_MAX` later."""
         self.session = session
         if session.expires_us:
-            left_s = min((session.expires_us - now_us) / 1e6, SESSION_S_MAX)
-            self._session_timer = asyncio.get_running_loop().call_later(left_s, self._session_is_over)
+            left_s = (session.expires_us - now_us) / 1e6
+            why = "the credentials have expired; reconnect with valid credentials"
+            if left_s > SESSION_S_MAX:
+                left_s = SESSION_S_MAX
+                why = f"it has lasted for {SESSION_S_MAX / 86_400:.0f} days, the maximum; reconnect"
+            self._session_timer = asyncio.get_running_loop().call_later(left_s, self._session_is_over, why)
 
-    def _session_is_over(self) -> None:
-        self.abort(
-            ProtocolError(
-                pb.CREDENTIALS_EXPIRED,
-                "the session has ended, because the credentials have expired or the session has lasted for "
-                f"{SESSION_S_MAX / 86_400:.0f} days; reconnect with valid credentials",
-            )
-        )
+    def _session_is_over(self, why: str) -> None:
+        self.abort(ProtocolError(pb.CREDENTIALS_EXPIRED, f"the session has ended, because {why}"))
 
     def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
         """Mark the connection as an authenticated node's; its one-way messages go to `inbox`."""
@@ -515,7 +513,7 @@ class Connection(asyncio.BufferedProtocol):
         backlog = self.backlog
         if backlog.unsent_bytes or transport.get_write_buffer_size():
             backlog.wrote(len(head) + size_bytes)
-        else:  # All of it was sent at once, and no earlier data was unsent.
+        else:  # Only counted: all of it was sent at once, and no earlier data was unsent.
             backlog.written_bytes += len(head) + size_bytes
 
     def abort(self, error: ProtocolError) -> None:

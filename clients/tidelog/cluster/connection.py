@@ -228,10 +228,10 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 await asyncio.wait_for(waiter, timeout_s)
             except TimeoutError:
+                is_full = len(self._requests.waiting) >= REQUESTS_IN_FLIGHT_MAX
+                why = f"left {REQUESTS_IN_FLIGHT_MAX} earlier requests unanswered" if is_full else "accepted no data"
                 raise RequestTimeoutError(
-                    f"the request was not sent: for {timeout_s:g} s, {self.name} accepted no data or left "
-                    f"{REQUESTS_IN_FLIGHT_MAX} earlier requests unanswered",
-                    definite=True,
+                    f"the request was not sent: for {timeout_s:g} s, {self.name} {why}", definite=True
                 ) from None
         answer = self.request(envelope, timeout_s=timeout_s, wait_s=wait_s)
         return await self.outcome(str(envelope.WhichOneof("kind")), answer, wait_s=wait_s)
@@ -370,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise ProtocolError(
                     pb.MALFORMED_FRAME, f"received an answer to request {correlation_id}, which was never sent"
                 )
-            return  # The answer to a request that timed out.
+            return  # Ignored: the request has timed out.
         is_error = frame.envelope.WhichOneof("kind") == "error"
         pending.answered(error_of(frame.envelope.error, self.name) if is_error else frame)
         if len(self._requests.waiting) == REQUESTS_IN_FLIGHT_MAX - 1:

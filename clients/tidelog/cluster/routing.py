@@ -373,7 +373,7 @@ class Router:
         if route is None:
             raise UnknownTopicError(
                 f"topic {name!r} does not exist; check the name, or create it with create_topic() or `tidelog topic "
-                "create`"
+                f"create {name}`"
             )
         return route
 
@@ -477,7 +477,7 @@ class Router:
         try:
             self.caller_tickets.attach(envelope, connection)
         except TidelogError:
-            return  # The principal's credentials are no longer valid.
+            return  # Not sent: the principal's credentials are no longer valid.
         answer = connection.request(envelope, timeout_s=self.request_timeout_s)
         expectation = self.owner_changes.expect(topic, partition, connection, lambda _: None)
 

@@ -215,7 +215,7 @@ class TopicDiscovery:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, UnknownTopicError) and self._options.pattern is not None:
-                return  # the subscription reports the deletion as well
+                return  # Not reported here: the subscription reports the deletion.
             self._assignment.broken(error)
 
 

@@ -61,7 +61,7 @@ class InitialPositions:
         try:
             route = await self._router.topic_now(name)
         except (UnknownTopicError, ForbiddenError):
-            return  # The topic may be created, or access to it allowed, later.
+            return  # Not an error: the topic may be created, or access to it allowed, later.
         counts[route.topic_id] = route.partition_count
 
     def start_options(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:

@@ -21,7 +21,8 @@ Partitioner = str | Callable[[bytes | None, int], int]
 """A name ("murmur3", "murmur2", "crc32", "round_robin"), or a function of (key or None, number of partitions)."""
 
 Chooser = Callable[[bytes | None, int], int | None]
-"""A function of (key or None, number of partitions); None chooses the default."""
+"""A function of (key or None, number of partitions) that returns a partition number, or None to use the default
+partitioner."""
 
 _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995

@@ -34,14 +34,14 @@ class ProducerInstance:
     """An instance of a named producer; belongs to one event loop.
 
     Attributes:
-        producer_id: the id of all instances.
-        topic_id: the id of the topic in which this instance has begun.
+        producer_id: the producer id, shared by all instances of the name.
+        topic_id: the id of the topic; empty before `begin` has finished.
         epoch: the epoch of this instance; 0 before `begin` has finished.
         fenced_partitions: the partitions in which all older instances are fenced.
-        first_epoch: the epoch of the first instance that does the same piece of work.
-        is_first: whether no other instance has begun the same piece of work.
-        registration: the registration of this part of a piece of work; None before `begin`, and if the work has no
-            parts.
+        first_epoch: the lowest epoch of the instances of the same name or `Work`.
+        is_first: whether this is the first instance of its name or `Work` to begin.
+        registration: this part's registration in the work registry; None before `begin`, or if the name is not a `Work`
+            with parts.
     """
 
     def __init__(self, router: Router, topic: str, name: str | Work) -> None:

@@ -97,7 +97,7 @@ def _sizes(columns: pa.RecordBatch, slices: list[pa.RecordBatch], bounds: list[i
     sizes = [0] * len(slices)
     for column in columns.columns:
         if column.type != _BINARY:
-            return [each.nbytes for each in slices]  # This walks the columns, at 6 µs a slice.
+            return [each.nbytes for each in slices]  # Slow: this walks the columns, at 6 µs a slice.
         ends = memoryview(column.buffers()[1]).cast("i")  # type: ignore[arg-type]  # a buffer, as the type says
         for number, (begin, end) in enumerate(pairwise(bounds)):
             sizes[number] += ends[end] - ends[begin] + 4 * (end - begin + 1)

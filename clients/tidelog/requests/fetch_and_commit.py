@@ -81,8 +81,9 @@ async def fetch(
             try:
                 fetched = await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
                 if offset <= fetched.high_watermark:
-                    return fetched  # Otherwise only the owner knows whether the offset exists.
-            except TidelogError as error:  # The owner returns an error that is not specific to the replica.
+                    return fetched  # Otherwise ask the owner, which alone knows whether the offset exists.
+            except TidelogError as error:
+                # Fall back to the owner: if the error is not specific to this replica, the owner returns it too.
                 if error.retriable:
                     router.nearest_replica.exclude(near.connection.address, describe_error(error))
         replica = router.fallback_replicas.owner_now(topic, partition)

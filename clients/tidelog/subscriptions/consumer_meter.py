@@ -36,7 +36,7 @@ class ConsumerMeter:
     def taken(self, where: TopicPartition, batch: RecordBatch) -> None:
         """Count a batch that was taken; a batch without records only moves the position over a gap."""
         if batch.end_offset <= self._positions.get(where, 0):
-            return  # The batch was counted before, and put back because its partition was paused.
+            return  # Counted already: the batch was put back, because its partition was paused.
         self._positions[where] = batch.end_offset
         if len(batch):
             self._report(self._metrics.consumed, *where, len(batch), batch.header.length)

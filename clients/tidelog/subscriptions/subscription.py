@@ -48,7 +48,7 @@ class Prefetched(NamedTuple):
 
 
 class Listener(Protocol):
-    """Receives the batches of a `Subscription`, and the ends of its partitions."""
+    """Callbacks of a `Subscription`: receives its batches, and is notified when a partition is detached or fails."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""

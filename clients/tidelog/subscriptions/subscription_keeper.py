@@ -435,7 +435,10 @@ class SubscriptionKeeper:
         return self._is_free(where) and self._may_attempt(where) and self._backoff.due_at(where, now) <= now
 
     def _merge_small_subscriptions(self, address: Address | None, partitions: list[TopicPartition]) -> None:
-        """Resubscribe many small subscriptions of a node together with `partitions`."""
+        """If a node has too many subscriptions, end them and add their partitions to `partitions`.
+
+        The caller subscribes these together.
+        """
         there = [each for each, (connection, _) in self._subscriptions.items() if connection.address == address]
         if len(there) >= SUBSCRIPTIONS_PER_NODE + request_count(
             sum(len(each.positions) for each in there), PARTITIONS_PER_SUBSCRIPTION

@@ -97,7 +97,7 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     ca_cert, ca_key = _opened(authority)
     if ca_cert.not_valid_after_utc <= now:
         raise ValueError(
-            f"the CA expired on {ca_cert.not_valid_after_utc:%Y-%m-%d}: create a new one with `tidelog certs init`"
+            f"the CA expired on {ca_cert.not_valid_after_utc:%Y-%m-%d}: create a new one with `tidelog certs init DIR`"
         )
     number, entries = 0, dict[int, x509.RevokedCertificate]()
     if before is not None:
@@ -178,7 +178,7 @@ def _begun(
     ends = now + dt.timedelta(days=days)
     if at_most is not None:
         if at_most <= now:
-            raise ValueError(f"the CA expired on {at_most:%Y-%m-%d}: create a new one with `tidelog certs init`")
+            raise ValueError(f"the CA expired on {at_most:%Y-%m-%d}: create a new one with `tidelog certs init DIR`")
         ends = min(ends, at_most)
     return (
         x509.CertificateBuilder()

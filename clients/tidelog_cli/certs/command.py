@@ -147,7 +147,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
     if kind == "client" and name == _ADMIN:
         what = (
             f"{_ADMIN!r} authenticates with an API key of admin_key_file, never with a certificate: issue it for "
-            "another name, and grant that name rights with `tidelog acl grant`"
+            "another name, and grant that name rights with `tidelog acl grant NAME OPERATIONS RESOURCE`"
         )
         raise CommandFailed(what, EXIT_USAGE)
     if (kind == "client") == bool(hosts):

@@ -80,7 +80,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
         cert, _ = paths(directory, name)
         if name == CA:
             raise CommandFailed(
-                "a CA cannot revoke itself: create another CA with `tidelog certs init`, and distribute its ca.pem",
+                "a CA cannot revoke itself: create another CA with `tidelog certs init DIR`, and distribute its ca.pem",
                 EXIT_USAGE,
             )
         try:

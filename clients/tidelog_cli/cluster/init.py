@@ -238,8 +238,10 @@ def founder(text: str) -> dict[str, Any]:
     node: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
     for option in options:
         key, _, value = option.partition("=")
-        if not value.strip() or (key in node and key != "roles"):
-            raise _wrong(text, f"option {option!r} has no value or is repeated")
+        if not value.strip():
+            raise _wrong(text, f"option {option!r} has no value")
+        if key in node and key != "roles":
+            raise _wrong(text, f"option {option!r} is repeated")
         match key:
             case "zone" if value.isprintable():
                 node["zone"] = value
@@ -247,8 +249,10 @@ def founder(text: str) -> dict[str, Any]:
                 node["gossip_port"] = _port(text, value)
             case "role" if value in _ROLES:
                 node.setdefault("roles", []).append(value)
+            case "zone" | "role":
+                raise _wrong(text, f"invalid value: {option!r}")
             case _:
-                raise _wrong(text, f"unknown option or invalid value: {option!r}")
+                raise _wrong(text, f"unknown option: {option!r}")
     return node
 
 

@@ -82,7 +82,7 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     away = [node.node_id for node in nodes if not node.alive or node.state == NO_ANSWER]
     if away:
         fact = f"{len(away)} of {len(nodes)} nodes {'does' if len(away) == 1 else 'do'} not answer: {_named(away)}"
-        yield Finding("nodes", "failure", fact, "start these nodes, or remove them with `tidelog cluster remove`")
+        yield Finding("nodes", "failure", fact, "start these nodes, or remove each with `tidelog cluster remove NODE`")
     else:
         yield Finding("nodes", "ok", f"all {len(nodes)} nodes answer" if len(nodes) > 1 else "the only node answers")
     if len(nodes) == 2:

@@ -170,12 +170,14 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
         metadata = {
             key.decode(errors="replace"): value.decode(errors="replace") for key, value in file_metadata.items()
         }
-        if metadata.get(_ID) != source.topic_id.hex() or not metadata.get(_END, "").isdecimal():
+        if metadata.get(_ID) != source.topic_id.hex():
             of = f"of topic {metadata[_TOPIC]!r}" if _TOPIC in metadata else "without the name of its topic"
             raise CommandFailed(
                 f"{path} is an export {of}, not of the existing topic {source.topic!r} (a topic that was deleted and "
                 "created again is another topic): choose an empty directory"
             )
+        if not metadata.get(_END, "").isdecimal():
+            raise CommandFailed(f"{path} does not contain its end offset: remove it to export its records again")
         ends[partition] = int(metadata[_END])
     return ends
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -143,10 +144,14 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except pa.ArrowInvalid as error:
-        remedy = "; publish CSV with `tidelog produce`" if path.suffix.lower() == ".csv" else ""
+        is_csv = path.suffix.lower() == ".csv"
+        remedy = f"; publish CSV with `tidelog produce TOPIC {shlex.quote(str(path))}`" if is_csv else ""
         raise CommandFailed(f"{path} is not a Parquet file: {error}{remedy}") from error
     if "value" not in file.schema_arrow.names:
-        raise CommandFailed(f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce`")
+        raise CommandFailed(
+            f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce TOPIC "
+            f"{shlex.quote(str(path))}`"
+        )
     for name in (*_RECORD, "partition"):
         if file.schema_arrow.names.count(name) > 1:
             raise CommandFailed(f"{path} has more than one column `{name}`; rename or drop the others")

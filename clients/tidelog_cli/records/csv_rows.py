@@ -164,8 +164,11 @@ def _parsed(reader: _Blocks, names: list[str], delimiter: str) -> Iterator[pa.Re
     except pa.ArrowInvalid as error:
         fault = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + 1}", str(error))
         if "straddling" in fault:
-            fault = f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is not closed"
-        raise CommandFailed(f"not CSV: {fault}") from error
+            raise CommandFailed(
+                f"cannot parse CSV: a row has more than {BLOCK_BYTES:,} bytes, or a quote is not closed; close the "
+                "quote or split the row"
+            ) from error
+        raise CommandFailed(f"cannot parse CSV: {fault}; correct this row, or check --delimiter") from error
 
 
 def _checked(

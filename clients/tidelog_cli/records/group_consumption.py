@@ -7,6 +7,7 @@ part if --max ends it; an interrupted batch is not committed.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -90,5 +91,5 @@ def shared(group: str) -> CommandFailed:
     """Return the error for a group that has members."""
     return CommandFailed(
         f"group {group!r} has members, and only they can commit: join it with --follow and without --partition, use "
-        "another --group, or stop its members first (`tidelog group describe` lists them)"
+        f"another --group, or stop its members first (`tidelog group describe {shlex.quote(group)}` lists them)"
     )

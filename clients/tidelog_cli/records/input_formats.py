@@ -222,7 +222,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
         else:
             documents = _python_rows(rows)
             sent = [finite(row) for row in documents]
-            if sent != documents:  # NaN is not equal to itself, so a column with a NaN differs from itself.
+            if sent != documents:  # `finite` has replaced a NaN or an infinity by None.
                 tell_once(
                     "NaN and infinities are published as null, which JSON cannot represent; to keep them, publish a "
                     "`value` column of bytes"

@@ -147,7 +147,7 @@ def sql(
 
 
 def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answer], None]) -> list[str]:
-    """Run the statement once, and return the column names."""
+    """Run the statement once, pass its result to `show`, print the engine's notes, and return the column names."""
     try:
         with _progress() as progress:
             task = progress.add_task("reading", total=None)
@@ -182,8 +182,9 @@ def _follow(
         try:
             names = _answer(engine, statement, topics, show)
         except CommandFailed:
-            if not topics.empty:  # The missing column may be a field of records that are published later.
+            if not topics.empty:
                 raise
+            # An empty topic has no columns yet: the missing one may be a field of records that are published later.
             topics.wait_for_more()
             continue
         if not topics.used:

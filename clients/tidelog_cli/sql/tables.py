@@ -127,7 +127,9 @@ def no_such_table(name: str, topics: Iterable[str], quote: str = '"') -> Command
     near = difflib.get_close_matches(name, known, n=1) or [one for one in known if one.lower() == name.lower()][:1]
     hint = f" Did you mean {quoted_if_needed(near[0], quote)}?" if near else ""
     if not known:
-        return CommandFailed(f"topic {name!r} does not exist, nor any other; create topics with `tidelog topic create`")
+        return CommandFailed(
+            f"topic {name!r} does not exist, nor any other; create topics with `tidelog topic create TOPIC`"
+        )
     listing = ", ".join(quoted_if_needed(one, quote) for one in known[:LISTED_MAX]) + (
         ", …" if len(known) > LISTED_MAX else ""
     )

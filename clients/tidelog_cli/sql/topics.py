@@ -67,7 +67,7 @@ class Topics:
             ids = {name: known[name] for name in (*names, *there)}
             extents = await extents_of(client, ids, self._since)
             for name in ids.keys() & self._read.keys():
-                if ids[name] == self._ids[name]:  # a topic with another id was recreated
+                if ids[name] == self._ids[name]:  # Otherwise the topic was recreated, and is read from its beginning.
                     extents[name] = extents[name].after(self._read[name])
             self._ids = ids
             return extents

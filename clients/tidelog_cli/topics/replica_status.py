@@ -41,6 +41,7 @@ def _copy_text(node_id: str, replica: Replica | None, *, is_down: bool) -> str:
         words.append(f"{replica.missing_records:,} older to fetch")
     if replica.copy_fault:
         words.append(FAULT_WORDS.get(replica.copy_fault, replica.copy_fault))
-    elif replica.missing_epochs and not replica.missing_records:  # Nodes of earlier versions do not report faults.
+    # Nodes of earlier versions do not report faults, so a fault is inferred.
+    elif replica.missing_epochs and not replica.missing_records:
         words.append("incomplete")
     return f"{replica.node_id} ({', '.join(words)})"

@@ -62,12 +62,16 @@ _JSON_TYPES: Final[frozenset[bytes | None]] = frozenset({b"application/json", b"
 
 
 def is_plain_json(scope: Scope) -> bool:
-    """Return whether a request has a plain JSON body, accepts JSON, and has no repeated or meaning-changing header."""
+    """Return whether a request with a JSON body is plain, see `is_plain`."""
     return is_plain(scope, _JSON_TYPES)
 
 
 def is_plain(scope: Scope, media_types: Container[bytes | None]) -> bool:
-    """Return whether a request has a body of such a type, accepts JSON, and has only plain, unrepeated headers."""
+    """Return whether a request's Content-Type is in `media_types`, it accepts JSON, and its headers are plain.
+
+    No header may be repeated, and none may change the request's meaning (Content-Encoding, Idempotency-Key,
+    ce-specversion).
+    """
     fields: dict[bytes, bytes] = dict(scope["headers"])
     return (
         len(fields) == len(scope["headers"])

@@ -74,10 +74,11 @@ class ChunkedBody:
         """Read the line with the next chunk's size; return its end, None if it is incomplete."""
         end = data.find(b"\r\n", at, at + LINE_BYTES_MAX)
         if end < 0:
-            if len(data) - at >= LINE_BYTES_MAX or b"\n" in data[at:]:
+            if b"\n" in data[at : at + LINE_BYTES_MAX]:
+                raise HeadError("the line with a chunk's size ends in LF alone; end it with CR LF")
+            if len(data) - at >= LINE_BYTES_MAX:
                 raise HeadError(
-                    f"the line with a chunk's size ends in LF alone, or has more than {LINE_BYTES_MAX} bytes; end it "
-                    "with CR LF"
+                    f"the line with a chunk's size has more than {LINE_BYTES_MAX} bytes; omit chunk extensions"
                 )
             return None
         match = _SIZE.fullmatch(data, at, end)

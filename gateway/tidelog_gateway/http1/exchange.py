@@ -218,7 +218,7 @@ class Exchange:
 
     async def _failed(self) -> None:
         if self.response_complete:
-            return  # The client has the answer, and may have sent the next request.
+            return  # Nothing to do: the client has the answer, and may have sent the next request.
         if self.response_started or self.disconnected:
             self._connection.transport.close()
             return

@@ -71,7 +71,7 @@ class RequestMetrics(Collector):
         times.sum_s += seconds
 
     def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        """Yield the current numbers."""
+        """Yield the metric families for request counts and durations (Prometheus collector)."""
         requests = CounterMetricFamily(
             "tidelog_gateway_requests", "HTTP requests answered.", labels=("method", "route", "status")
         )

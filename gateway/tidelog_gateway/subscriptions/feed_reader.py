@@ -91,8 +91,8 @@ class FeedReader:
         try:
             while not follower.lost:
                 if self._lag is not None and (not follower.wants() or await self._lag.is_due()):
-                    # A feed whose followers have no credit does not read, so the end of the topic may be beyond its
-                    # position.
+                    # Leave the feed: without credit of its followers it does not read, so the end of the topic may be
+                    # beyond its position.
                     return
                 entry = feed.ring.next_for(follower)
                 self._take_positions(follower)
@@ -106,7 +106,7 @@ class FeedReader:
                     await self._sender.send_made(size_bytes, partial(self._message_of, entry))
                     feed.ring.taken(follower, entry)
                 elif follower.wants():
-                    return  # The credit covers only a part of the entry.
+                    return  # Leave the feed, which sends whole entries: the credit covers only a part of this one.
                 else:
                     await self._wait(follower)
         finally:

@@ -278,7 +278,8 @@ def _check_timestamps(stamps: Any) -> None:
     for stamp_us in (extremes["min"].as_py(), extremes["max"].as_py()):
         if stamp_us is not None and not 0 <= stamp_us <= TIMESTAMP_US_MAX:
             raise ValueError(
-                f"column timestamp: {stamp_us} µs since 1970 is outside the years 1970 to 9999; give integers in ms"
+                f"column timestamp: {stamp_us} µs since 1970 is outside the years 1970 to 9999; correct the value "
+                "(integers are ms since 1970)"
             )
 
 

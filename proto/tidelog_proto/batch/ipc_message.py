@@ -132,7 +132,7 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
         body_length = _I64.unpack_from(metadata, root_at + length)[0] if length else 0
         if body_length != message_bytes - body_at:
             raise _corrupt(f"the Arrow message declares a body of {body_length} bytes, got {message_bytes - body_at}")
-        batch_at = _table(metadata, root_at, header, 2)
+        batch_at = _record_batch(metadata, root_at, header)
         count, nodes, buffers, compression, variadic = _fields(metadata, batch_at)
         if variadic:
             raise _corrupt("the Arrow message has variadic buffers, which a batch must not have")
@@ -140,7 +140,7 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
             _I64.unpack_from(metadata, batch_at + count)[0] if count else 0,
             _pairs(metadata, batch_at + nodes) if nodes else (),
             _pairs(metadata, batch_at + buffers) if buffers else (),
-            _compression(metadata, _table(metadata, batch_at, compression, 3)) if compression else None,
+            _compression(metadata, _reference(metadata, batch_at + compression)) if compression else None,
             body_at,
             body_length,
         )
@@ -164,7 +164,7 @@ def number_places(metadata: bytes) -> NumberPlaces:
     """Find the positions in trusted metadata of a message with rows."""
     root_at = _reference(metadata, 0)
     _, _, header, length, _ = _fields(metadata, root_at)
-    batch_at = _table(metadata, root_at, header, 2)
+    batch_at = _record_batch(metadata, root_at, header)
     count, nodes, buffers, _, _ = _fields(metadata, batch_at)
     assert all((length, count, nodes, buffers)), "a message with rows has these fields"
     nodes_at, buffers_at = (_reference(metadata, batch_at + field) + _U32.size for field in (nodes, buffers))
@@ -237,11 +237,11 @@ def _fields(data: bytes, at: int) -> tuple[int, ...]:
     return offsets + _ABSENT[count]
 
 
-def _table(data: bytes, at: int, field: int, number: int) -> int:
-    """Return the position of a required table that a field refers to."""
-    if not field:
-        raise _corrupt(f"a table of the Arrow metadata lacks its required field {number}")
-    return _reference(data, at + field)
+def _record_batch(data: bytes, message_at: int, header: int) -> int:
+    """Return the position of a Message's RecordBatch, given the position of the Message and its vtable entry."""
+    if not header:
+        raise _corrupt("the Arrow Message has no field 'header' (its RecordBatch)")
+    return _reference(data, message_at + header)
 
 
 def _pairs(data: bytes, at: int) -> tuple[tuple[int, int], ...]:

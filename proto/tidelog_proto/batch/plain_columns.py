@@ -135,7 +135,7 @@ def _places(flags: int, count: int, head: bytes, body_bytes: int) -> tuple[_Plac
     places: list[_Place] = []
     for flag in shape.flags:
         if numbers[node_at] != count or numbers[node_at + 1] or buffers.next(0, 0) is None:
-            return None  # The column has nulls, or a validity bitmap.
+            return None  # Not plain: wrong number of entries, nulls, or a validity bitmap.
         node_at += 2
         if flag == Flags.TIMESTAMP:
             needed_bytes = count * _TIMESTAMP_BYTES

@@ -433,7 +433,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             if self._is_open:
                 self._tls.unwrap()
         except ssl.SSLError:
-            pass  # A clean shutdown would wait for the peer's close_notify.
+            pass  # Expected: only a clean shutdown would wait for the peer's close_notify.
         self._flush()
         if self._raw is not None:
             self._raw.close()

@@ -38,8 +38,8 @@ _U32_BITS: Final = 32
 _made: Final = tuple.__new__
 
 _EVENT_BYTES_MIN: Final = _FIELDS_AT + HEADER_BYTES
-"""Minimum size of a frame with an event and a batch: a truncated field ends within the batch header, not beyond the
-frame."""
+"""Minimum size of a frame for the fast path. At least a batch header follows the event, so parsing a truncated field
+reads header bytes and never past the frame."""
 
 
 def pushed_event(scratch: memoryview, size_bytes: int) -> PushedEvent | None:

@@ -61,9 +61,13 @@ def test_many_blocks_are_rows_in_their_order() -> None:
         (b"a,\n1,2\n", (), "row 1 has an empty name"),
         (b"\xff\n1\n", (), "row 1 is not a CSV header in UTF-8"),
         (b"a" * (HEADER_BYTES_MAX + 10000), (), "row 1 has more than 65,536 bytes"),
-        (b"a,b\n1,2\n3\n", (), "not CSV: .*row 3"),
-        (b"a\n\xff\n", (), "not CSV: .*UTF8"),
-        (b'a,b\n1,"' + b"x" * (2 * BLOCK_BYTES), (), "not CSV: a row is longer than 1,048,576 bytes, or a quote"),
+        (b"a,b\n1,2\n3\n", (), "cannot parse CSV: .*row 3"),
+        (b"a\n\xff\n", (), "cannot parse CSV: .*UTF8"),
+        (
+            b'a,b\n1,"' + b"x" * (2 * BLOCK_BYTES),
+            (),
+            "cannot parse CSV: a row has more than 1,048,576 bytes, or a quote",
+        ),
         (
             b"a\n1\nx\n",
             ("a=integer",),
@@ -151,7 +155,7 @@ def test_csv_is_published(cli: Cli, topic: str, tmp_path: Any) -> None:
     assert sorted(shown) == ['{"user":"ada","seconds":1.50}', '{"user":"bob","seconds":2}', '{"user":"eve"}']
     refused = cli("produce", topic, "--type", "a=integer", stdin=b"1\n")
     assert (refused.code, "--type is only for CSV, got lines" in refused.err) == (2, True)
-    assert "publish CSV with `tidelog produce`" in cli("import", topic, path).err
+    assert "publish CSV with `tidelog produce TOPIC " in cli("import", topic, path).err
 
 
 @pytest.mark.parametrize(("argument", "character"), [(";", b";"), ("tab", b"\t"), ("|", b"|"), (" ", b" ")])

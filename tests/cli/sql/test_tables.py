@@ -32,7 +32,7 @@ def test_of_many_partitions_the_largest_are_looked_at() -> None:
 
 
 def test_unknown_topic_has_suggestions() -> None:
-    message = "topic 'x' does not exist, nor any other; create topics with `tidelog topic create`"
+    message = "topic 'x' does not exist, nor any other; create topics with `tidelog topic create TOPIC`"
     assert str(no_such_table("x", [])) == message
     said = str(no_such_table("orders", ["orders.eu", "b"]))
     assert said == 'topic \'orders\' does not exist. Did you mean "orders.eu"? Topics: b, "orders.eu"'

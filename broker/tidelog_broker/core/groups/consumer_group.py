@@ -107,7 +107,7 @@ class ConsumerGroup:
         self._revision = 0
         """Revision of the newest record made, written or not."""
         self._target_revision = 0
-        """Revision of the record that contains the current target."""
+        """Revision of the first record that contains the current target assignment."""
         self._assignor = pb.ASSIGNOR_UNSPECIFIED
         self._target_counts: Mapping[bytes, int] | None = None
         """Number of partitions by topic of the current target; None if it comes from a record."""

@@ -66,8 +66,9 @@ def rebalance(
     Args:
         members: subscribed topic ids by member; the order breaks ties.
         partitions: current member, if any, and weight of each partition; weights are above zero.
-        gain_min: minimum gain in weight, above zero; members that differ by less are left unchanged, and a partition
-            that would reverse their order moves only if it reduces their difference by at least this.
+        gain_min: minimum improvement that justifies a move, above zero. Nothing moves between members whose loads
+            differ by less. A move that would leave the target with the higher load must lower the higher of the two
+            loads by at least this.
     """
     return complete(rebalance_steps(members, partitions, gain_min=gain_min))
 

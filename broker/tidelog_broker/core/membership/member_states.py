@@ -134,9 +134,11 @@ class MemberStates:
             self._halt(incarnation)
 
     def suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> bool:
-        """Suspect an alive member; if it `refused` a connection, shorten the timeout, also of an earlier suspicion.
+        """Mark an alive member as suspect. Return whether the member was alive before.
 
-        Return whether the member was alive before.
+        Args:
+            refused: the member refused a connection; shortens the suspicion timeout, even if the member was already
+                suspect.
         """
         member = self.members.get(node_id)
         if member is None or node_id == self._my_id:

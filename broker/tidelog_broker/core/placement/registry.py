@@ -102,7 +102,7 @@ class NodeRegistry:
             raise ProtocolError(
                 pb.OVERLOADED,
                 f"cannot register node {announced.node_id!r}: {NODES_MAX} nodes are registered, the maximum; remove "
-                "one with: tidelog cluster remove",
+                "one with: tidelog cluster remove NODE",
             )
         fault = identity_fault(
             announced.node_id, announced.incarnation, announced.directory_id, is_new=False, known=current

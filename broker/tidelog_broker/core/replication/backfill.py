@@ -500,7 +500,7 @@ class Backfill:
                 return
             if end_offset > state.start_of(older) and not self.versions.is_complete(older):
                 self.incomplete.add(older)
-                return  # copies of older epochs still wait for this one
+                return  # Older epochs are not checked yet: their copies wait for this one.
 
     def _restart_copy(self, fetch: PeerFetch, reason: str) -> None:
         """Discard the partial copy of a sealed epoch and start it again, with another source first."""
@@ -526,7 +526,7 @@ class Backfill:
             return
         self.raise_log_start(reply.log_start_offset, now_ms)
         if self._fetch is not fetch:
-            return  # the request was below the log start: another fetch was started
+            return  # The reply is ignored: the raised log start has ended its fetch.
         try:
             if reply.status == pb.DIVERGED:
                 # Either copy may be wrong; the decided digest at the end of the epoch decides. Or the source has a

@@ -456,7 +456,9 @@ class Candidate:
         if self._was_undecided and len(self._promises) < self._state.active.ack_quorum:
             return  # too few replicas to accept; retry when more have promised
         if self._state.is_volatile and self._lacks_accepted_log() and len(self._promises) < self.replicas:
-            return  # a replica without a promise may have the log of the accepted value, or have accepted another value
+            # Wait for all replicas: one without a promise may have the log of the accepted value, or have accepted
+            # another value.
+            return
         plan = self._successor()
         if plan is not None or any(promise.accepted_value for promise in self._promises.values()):
             self._propose(plan, now_ms)
@@ -536,7 +538,7 @@ class Candidate:
         if sender not in self._state.active.placement:
             return
         if self.phase == "accepted" and reply.status != pb.HELD:
-            return  # already decided
+            return  # The value is decided already, so a refusal changes nothing.
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
         elif reply.status == pb.FETCHING:

@@ -105,7 +105,8 @@ class Deletion:
         state, fence = self._state, self._state.fence
         entry = fence.delete_below(offset) if fence is not None else None
         if entry is None:
-            return  # A ballot is promised, so the epoch is ending; or the offset is stored; or this is not a replica.
+            # Not stored: the epoch is ending (a ballot is promised), the offset is stored, or this is not a replica.
+            return
 
         def noted(_ok: bool, now_ms: int) -> None:
             if state.fence is not fence:

@@ -422,9 +422,10 @@ class Ownership:
             state.only_replicated = True
 
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
-        """Count a replica's acknowledgement for the epoch of this incarnation; ignore those for others.
+        """Handle a `ReplicationAck`.
 
-        FENCED reports that the replica has promised another ballot; IN_LIMBO from the owner is its resignation.
+        An owner counts acknowledgements of its epoch and incarnation and ignores all others. FENCED means that the
+        replica has promised another ballot; IN_LIMBO, sent by the owner to a replica, means that the owner resigns.
         """
         state = self._state
         if ack.epoch != state.chain.active.epoch and not state.is_current(sender, ack.epoch, now_ms):

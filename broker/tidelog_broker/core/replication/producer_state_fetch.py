@@ -74,7 +74,8 @@ class ProducerStateFetch:
         fetch = self._fetch
         if fetch is None or reply.length or not fetch.expects(sender, reply, self._end(fetch)):
             return False
-        if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is as incomplete as this node's
+        # Ask the next node if the sender does not have the state, or only as incompletely as this node.
+        if reply.status != pb.HELD or known_from(reply.producers):
             fetch.declined(now_ms)
             if fetch.refused(self._state.cluster_hints.alive):
                 self._fetch = None  # no node has the state: it is lost, like that of deleted records

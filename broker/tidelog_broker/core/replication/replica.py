@@ -122,7 +122,7 @@ class Replica:
         self._others_ms: int | None = None
         """The earliest deadline of all parts except `ownership`, or None; valid while `deadlines_known`."""
         self.deadlines_known = False
-        """Whether `_others_ms` is current: since it was computed, no step may have changed one of those deadlines."""
+        """Whether `_others_ms` is current; cleared by every step that can change one of those deadlines."""
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._on_pre_vote,
@@ -261,7 +261,7 @@ class Replica:
             else:
                 self._handlers[type(message)](sender, message, now_ms)
         except (DecodeError, BrokenRunError):
-            pass  # invalid: none of its batches was accepted
+            pass  # The message is invalid and ignored: none of its batches was accepted.
         self._finish_step(now_ms)
         return may_be_due
 

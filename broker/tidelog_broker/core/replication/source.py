@@ -57,7 +57,8 @@ class Source:
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)
-        if status == pb.DIVERGED and ask.digest_unknown:  # A compacted batch on this node may start before the offset.
+        # Return the start of the batch that contains the offset: a compacted batch on this node may start before it.
+        if status == pb.DIVERGED and ask.digest_unknown:
             start = state.log.batch_start(ask.epoch, ask.from_offset)
             at = Position(ask.from_offset if start is None else start, 0)
         self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)
@@ -74,7 +75,7 @@ class Source:
         if ask.producers and ask.epoch < state.active.epoch and ask.from_offset == state.decision(ask.epoch).end_offset:
             # The log or its snapshots may also contain the producer state of deleted and missing epochs.
             return pb.HELD
-        # Another node may need an outdated version as input for the newest one.
+        # An incomplete epoch is served only as an outdated version, which another node may need to make the newest one.
         if ask.epoch in self._incomplete() and state.log.epoch_end(ask.epoch) not in state.ends_of(ask.epoch):
             return pb.NOT_HELD
         digest = state.position_of(ask.epoch, ask.from_offset)

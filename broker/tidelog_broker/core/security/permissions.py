@@ -223,7 +223,8 @@ def refuse_admin(permissions: Permissions, principal: str) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST,
             f"{principal!r} is the administrator, whose keys are configured in admin_key_file of the nodes: add one "
-            "there (tidelog key new), or choose another principal and give it rights (tidelog acl grant)",
+            "there (tidelog key new), or choose another principal and give it rights (tidelog acl grant PRINCIPAL "
+            "OPERATIONS RESOURCE)",
         )
 
 

@@ -11,6 +11,7 @@ An IPv6 address is represented by its /64, because a client can use any address 
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -218,8 +219,8 @@ def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
     if not any(quota.HasField(field) for field in FIELDS):
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a quota must set at least one limit, got none; to end the quota of {quota.subject!r}, use: tidelog quota "
-            "remove",
+            f"a quota must set at least one limit, got none; to remove the quota of {quota.subject!r}, use: tidelog "
+            f"quota remove {shlex.quote(quota.subject)}",
         )
     if is_address and any(quota.HasField(field) for field in ("topics", "partitions", "groups")):
         raise ProtocolError(

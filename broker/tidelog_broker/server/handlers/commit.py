@@ -266,10 +266,10 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
             f"topic {record.name!r} has partitions 0 to {record.config.partitions - 1}, got {entry.partition}",
         )
     if broker.routes.owner((entry.topic_id, entry.partition)) != broker.node_id:
-        return  # Only the owner knows the end of the log.
+        return  # Not checked here: only the owner knows the end of the log.
     partition = broker.partitions.find((entry.topic_id, entry.partition))
     if partition is None:
-        return  # The topic was just created, and its log is being opened.
+        return  # Not checked: the topic was just created, and its log is being opened.
     state = partition.state
     is_known = state.writer is not None or state.replica.state.halted is not None
     # With several copies a new owner may have more records; the end of a single copy is unknown until its epoch begins.

@@ -103,7 +103,8 @@ class PublishInProgress:
             self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * weight)
         self._queue(range(first, stop))
         self._done = stop
-        if not first and self._request is not None:  # Most small batches have their result already.
+        # Started only now, because after the first slice most small requests have been answered.
+        if not first and self._request is not None:
             self._timer = self._broker.loop.call_later(self._timeout_ms / 1000, self._time_out)
         return stop == count
 

@@ -130,11 +130,11 @@ class Pump:
     def _timer(self, caller: Session) -> asyncio.TimerHandle | None:
         if not caller.expires_us:
             return None
-        left_s = min((caller.expires_us - time.time_ns() // 1000) / 1e6, SESSION_S_MAX)
-        why = (
-            "the session has ended, because the credentials have expired or the session has lasted for "
-            f"{SESSION_S_MAX / 86_400:.0f} days"
-        )
+        left_s = (caller.expires_us - time.time_ns() // 1000) / 1e6
+        why = "the session has ended, because the credentials have expired"
+        if left_s > SESSION_S_MAX:
+            left_s = SESSION_S_MAX
+            why = f"the session has ended, because it has lasted for {SESSION_S_MAX / 86_400:.0f} days, the maximum"
         return self._broker.loop.call_later(left_s, self._refuse, ticket_refused(why))
 
     def _refuse(self, error: ProtocolError) -> None:
@@ -355,9 +355,9 @@ class Pump:
                         heads = batches
                         is_unreadable = next_offset == offset
                     if is_unreadable:
-                        pass  # The next change of the partition continues.
+                        pass  # Nothing can be read now: reading continues at the partition's next change.
                     elif self.stopped or self.subscription.positions.get(key) != offset:
-                        pass  # The partition was ended, or sent from memory meanwhile.
+                        pass  # Not sent: the partition was ended meanwhile, or its batches were sent from memory.
                     elif batches and self._fits(sum(map(len, batches))):
                         self._send(key, partition, batches, count_records(heads), next_offset)
                     elif filtered is not None and not batches:

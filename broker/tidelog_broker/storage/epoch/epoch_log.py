@@ -494,8 +494,8 @@ class EpochLog(EpochStore):
         if damage is not None and not self.is_repairing:
             raise LimboError(
                 f"{self.directory} takes no appends: {damage.path} is damaged at byte {damage.position}: "
-                f"{damage.reason}; check it with: tidelog log verify; if no other node has the data: restore a backup, "
-                "or run tidelog log repair"
+                f"{damage.reason}; check it with: tidelog log verify {self.directory}; if no other node has the data: "
+                "restore a backup, or stop the node and run: tidelog log repair DATA"
             )
         if self._active is None:
             raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")

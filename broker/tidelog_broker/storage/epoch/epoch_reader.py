@@ -141,7 +141,10 @@ class EpochReader(EpochReading):
                 )
 
     def extents(self, offset: int, limit_offset: int) -> Generator[Extent]:
-        """Yield the extents from the batch that holds `offset` on, one segment at a time, leased while it is read."""
+        """Yield one extent per segment, from the batch that contains `offset` up to `limit_offset`.
+
+        The segment is leased while its extent is in use.
+        """
         end_offset, segments = self._held.end.offset, self._held.segments
         position = offset
         if position < segments[0].base_offset:

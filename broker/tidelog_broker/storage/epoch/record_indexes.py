@@ -222,7 +222,7 @@ class RecordIndexes:
                 self._may_lack |= may_lack
                 return True
             if not may_lack:
-                return False  # Only the newest segment has changed.
+                return False  # Only the newest segment has changed, so the older ones need no work.
         return False
 
     def _is_done(self, segment: Segment, column: TextColumn) -> bool:

@@ -327,7 +327,9 @@ def _write_file(fs: FileSystem, path: Path, magic: bytes, payloads: Sequence[byt
         fs.sync_dir(path.parent)
     except OSError as error:
         file.close()
-        raise StorageFailedError(f"{path}: its new name could not be synced: {error}; check the disk") from error
+        raise StorageFailedError(
+            f"journal {path}: fsync of its directory after the rename failed: {error}; check the disk"
+        ) from error
     except BaseException:
         file.close()
         raise

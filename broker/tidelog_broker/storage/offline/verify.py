@@ -306,7 +306,7 @@ def _verify_epoch(
     try:
         names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
     except FileNotFoundError:
-        return  # The node is running and has replaced the directory.
+        return  # Nothing to verify: the node is running and has replaced the directory.
     for name in names:
         try:
             report = inspect_segment(fs, directory / name)

@@ -241,7 +241,11 @@ class CompactionPass:
         return _SurvivorRange(start, end, _ascending(found), unkeyed)
 
     def _shortened(self, start: int, found: list[Offsets]) -> tuple[list[Offsets], int]:
-        """Drop the last half of too many survivors; the range ends before the batch of the first dropped one."""
+        """Return about the first half of the survivors, and the new end of the range.
+
+        The new end is the start of the batch that holds the middle survivor, or that batch's end if the range starts in
+        it.
+        """
         offsets = _ascending(found)
         last = int(offsets[self._survivors_max // 2])
         header = unpack_header(self._read(last, self._terms.horizon)[0][0])

@@ -97,7 +97,7 @@ class HeldEpochs:
 
     def unreadable_error(self, offset: int) -> DamagedError:
         """Return the error for an offset that cannot be read because the partition is in LIMBO."""
-        remedy = "" if self.needs_engine else "; check the data directory with: tidelog log verify"
+        remedy = "" if self.needs_engine else "; check the data directory with: tidelog log verify DATA"
         return DamagedError(
             f"{self.name.topic}/{self.name.partition}: offset {offset} cannot be read: {self.limbo}{remedy}"
         )

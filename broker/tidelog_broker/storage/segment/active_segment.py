@@ -298,7 +298,7 @@ class ActiveSegment:
                     opened.datasync(written_bytes)
             with self._file_lock:
                 if self._is_syncing or self._written_bytes > opened.synced_bytes:
-                    return False  # The file is in use, or was written meanwhile.
+                    return False  # Not parked: the file is in use, or was written meanwhile.
                 self._disk.active_files.discard(self)
                 if not self.is_parked:
                     self.is_parked = True

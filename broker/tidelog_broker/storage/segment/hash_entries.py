@@ -109,10 +109,10 @@ def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColum
         ProtocolError, ValueError: the batch is corrupt.
     """
     header: BatchHeader = unpack_header(window.data, at)
-    if header.length != length or crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:
-        raise ValueError(
-            f"the batch has {header.length} bytes, the index lists {length}, or its body has a wrong checksum"
-        )
+    if header.length != length:
+        raise ValueError(f"the batch has {header.length} bytes, the index lists {length}")
+    if crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:
+        raise ValueError("the body of the batch has a wrong checksum")
     if header.flags & Flags.CONTROL:
         return
     slices: dict[TextColumn, Slices] = {column: column_slices(window, at, header, column) for column in found}

@@ -148,16 +148,17 @@ class HashFile:
         if len(raw) < HASH_HEADER_BYTES:
             raise LayoutError(f"the index has {len(raw)} bytes, fewer than its header of {HASH_HEADER_BYTES}")
         magic, version, *fields, crc = _HEADER.unpack(raw)
-        if magic != HASH_MAGIC or version != FORMAT_VERSION or crc != crc32c(raw[: -_U32.size]):
-            raise LayoutError(
-                f"the index's header has a bad magic or checksum, or version {version} instead of {FORMAT_VERSION}"
-            )
+        if magic != HASH_MAGIC or crc != crc32c(raw[: -_U32.size]):
+            raise LayoutError("the index header has a bad magic or checksum")
+        if version != FORMAT_VERSION:
+            raise LayoutError(f"the index header has version {version}, expected {FORMAT_VERSION}")
         header = _Header(*fields)
-        found = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
-        if found != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
+        if (header.nonce, header.column) != (nonce, _COLUMNS[column]):
+            raise LayoutError("the index belongs to another segment or column")
+        if (header.slots, header.end_offset, header.end_digest) != (slots, end.offset, end.digest):
             raise LayoutError(
-                f"the index was written for another segment, column or end: it lists {header.slots} batches up to "
-                f"offset {header.end_offset}, the segment has {slots} up to {end.offset}"
+                f"the index lists {header.slots} batches up to offset {header.end_offset} (digest "
+                f"{header.end_digest:#010x}); the segment has {slots} up to {end.offset} (digest {end.digest:#010x})"
             )
         if file.size() != header.blocks_at + header.entry_count * ENTRY_BYTES:
             raise LayoutError(
@@ -225,7 +226,9 @@ class HashFile:
     def _block(self, number: int) -> Entries:
         count = min(_BLOCK_ENTRIES, self._header.entry_count - number * _BLOCK_ENTRIES)
         raw = self._file.pread(count * ENTRY_BYTES, self._header.blocks_at + number * BLOCK_BYTES)
-        if len(raw) != count * ENTRY_BYTES or crc32c(raw) != int(self._crcs[number]):
-            raise LayoutError(f"block {number} of the index is short or has a wrong checksum")
+        if len(raw) != count * ENTRY_BYTES:
+            raise LayoutError(f"block {number} of the index has {len(raw)} bytes, expected {count * ENTRY_BYTES}")
+        if crc32c(raw) != int(self._crcs[number]):
+            raise LayoutError(f"block {number} of the index has a wrong checksum")
         entries: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")
         return entries

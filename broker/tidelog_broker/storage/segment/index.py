@@ -165,10 +165,10 @@ def parse_index_header(data: Buffer, *, nonce: int) -> IndexHeader:
     if len(data) < INDEX_HEADER_BYTES:
         raise LayoutError(f"the index has {len(data)} bytes, fewer than its header of {INDEX_HEADER_BYTES}")
     magic, version, found_nonce, count, offset, position, digest, entries_crc, crc = _HEADER.unpack_from(data)
-    if magic != INDEX_MAGIC or version != FORMAT_VERSION or crc != crc32c(memoryview(data)[: INDEX_HEADER_BYTES - 4]):
-        raise LayoutError(
-            f"the index's header has a bad magic or checksum, or version {version} instead of {FORMAT_VERSION}"
-        )
+    if magic != INDEX_MAGIC or crc != crc32c(memoryview(data)[: INDEX_HEADER_BYTES - 4]):
+        raise LayoutError("the index header has a bad magic or checksum")
+    if version != FORMAT_VERSION:
+        raise LayoutError(f"the index header has version {version}, expected {FORMAT_VERSION}")
     if found_nonce != nonce:
         raise LayoutError("the index belongs to another segment")
     return IndexHeader(count, SegmentEnd(offset, position, digest), entries_crc)
@@ -182,9 +182,9 @@ def load_index(file: File, *, nonce: int) -> tuple[Index, SegmentEnd]:
     """
     header = parse_index_header(file.pread(INDEX_HEADER_BYTES, 0), nonce=nonce)
     body = memoryview(file.pread(max(0, file.size() - INDEX_HEADER_BYTES), INDEX_HEADER_BYTES))
-    if len(body) != header.count * ENTRY_BYTES or crc32c(body) != header.entries_crc:
-        raise LayoutError(
-            f"the index's entries have {len(body)} bytes, expected {header.count * ENTRY_BYTES}, or a wrong checksum"
-        )
+    if len(body) != header.count * ENTRY_BYTES:
+        raise LayoutError(f"the index entries have {len(body)} bytes, expected {header.count * ENTRY_BYTES}")
+    if crc32c(body) != header.entries_crc:
+        raise LayoutError("the index entries have a wrong checksum")
     entries = body.cast("q")
     return Index(entries[0::3], entries[1::3], entries[2::3]), header.end

@@ -144,11 +144,13 @@ def _step(window: Window, scan: SegmentScan) -> Stop | None:
     if fault:
         return Stop("bad", position, fault)
     batch = window.get(position, header.length)
-    if len(batch) < header.length or crc32c(batch[HEADER_BYTES:]) != header.body_crc:
+    if len(batch) < header.length:
+        return Stop("bad", position, f"the header declares a batch of {header.length} bytes, got {len(batch)}")
+    if (found_crc := crc32c(batch[HEADER_BYTES:])) != header.body_crc:
         return Stop(
             "bad",
             position,
-            f"the header declares CRC32C {header.body_crc:#010x} for the body, which is damaged or incomplete",
+            f"the header declares CRC32C {header.body_crc:#010x} for the body, its bytes have {found_crc:#010x}",
         )
     scan.index.append(header.base_offset, position, header.length, header.max_timestamp_us)
     scan.end_position = position + padded(header.length)
