@@ -114,7 +114,7 @@ async def test_nodes_of_another_cluster_get_an_error_and_the_cluster_continues(u
         code, told = await (await start(*ours, "--data", tmp_path / "empty")).gives_up()
         assert code == 1
         # Which of the two is the later start is a matter of luck where both are the first of their directory.
-        known = "the cluster has registered node 'node2' with data: start the node with its own directory"
+        known = "node 'node2' is registered with another one: start the node with the registered directory"
         assert known in told or "another process with the node id 'node2' is connected" in told
 
         shutil.copytree(up.data / "node2", tmp_path / "old")

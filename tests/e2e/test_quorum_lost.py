@@ -116,7 +116,7 @@ async def test_committed_records_are_read_and_recovery_is_automatic(nodes: list[
     async with asyncio.timeout(WAIT_S), command("consume", "t", *where) as all_of_it:
         async with command("consume", "t", "--group", "g", *where) as group:
             assert await lines(all_of_it, RECORDS) == everything
-            await said(all_of_it, b"nobody can confirm where partitions")
+            await said(all_of_it, b"cannot be confirmed without a quorum")
             await said(group, POSITIONS + b": 1 of 3 replicas are alive, 2 are needed")
             async with command("cluster", "status", *where) as status:
                 await said(status, b"partitions without a quorum (t/0, t/1, t/2")
