@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.io.errors import LayoutError
@@ -113,9 +114,14 @@ def test_file_of_another_segment_is_invalid() -> None:
     runs, _ = runs_of(Random(3), 50)
     sim = write(runs)
     file = sim.open_readonly(PATH)
-    for wrong in ({"nonce": 78}, {"slots": 49}, {"end": END._replace(offset=4999)}, {"end": END._replace(digest=1)}):
+    for wrong, text in (
+        ({"nonce": 78}, "another segment"),
+        ({"slots": 49}, "the index lists 50 batches .* the segment has 49"),
+        ({"end": END._replace(offset=4999)}, "up to offset 5000 .* up to 4999"),
+        ({"end": END._replace(digest=1)}, "digest 0x00000001"),
+    ):
         asked = {"nonce": NONCE, "slots": 50, "end": END} | wrong
-        with pytest.raises(LayoutError, match="another segment"):
+        with pytest.raises(LayoutError, match=text):
             HashFile.load(file, "key", **asked)  # type: ignore[arg-type]  # one of them is wrong
     with pytest.raises(LayoutError, match="another segment"):
         HashFile.load(file, "tag", nonce=NONCE, slots=50, end=END)
@@ -147,6 +153,12 @@ def test_short_or_damaged_file_is_invalid() -> None:
 
 def test_another_version_is_invalid() -> None:
     sim = write(runs_of(Random(6), 10)[0])
-    sim.node(PATH).current[4] = 9
-    with pytest.raises(LayoutError, match="version"):
+    content = sim.node(PATH).current
+    content[4] = 9
+    with pytest.raises(LayoutError, match="bad magic or checksum"):
+        load(sim, 10)
+    content[HASH_HEADER_BYTES - 4 : HASH_HEADER_BYTES] = crc32c(bytes(content[: HASH_HEADER_BYTES - 4])).to_bytes(
+        4, "little"
+    )
+    with pytest.raises(LayoutError, match="version 9, expected"):
         load(sim, 10)
