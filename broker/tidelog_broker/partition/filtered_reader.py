@@ -58,7 +58,7 @@ class FilteredReader:
         return await self._call(read, offset)
 
     async def find_newest(self, record_filter: RecordFilter, goes_on: Callable[[], bool]) -> NewestMatch | None:
-        """Find the newest committed matching record; None if there is none, or once `goes_on` returns False.
+        """Find the newest committed matching record; None if no record matches, or once `goes_on` returns False.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`; also if an older epoch is still being fetched.

@@ -115,7 +115,7 @@ class PartitionReader:
             return await self._workers.call(self._io_key, read, offset, bytes_max, limit_offset=limit, to_send=to_send)
 
     async def find_by_time(self, timestamp_us: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first committed record of at least that timestamp; None if there is none.
+        """Return offset and timestamp of the first committed record of at least that timestamp; None if all are older.
 
         Raises:
             ProtocolError: as `read_log`.

@@ -75,7 +75,7 @@ class Adviser(Protocol):
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return a better epoch for a partition; None if there is none.
+        """Return a better epoch for a partition; None if its epoch is good enough.
 
         Also called for partitions that must not move yet.
         """

@@ -196,7 +196,7 @@ class LoggedProducers:
         return self._headers_after(snapshot) is not None
 
     def later(self, offset: int) -> LaterSnapshot | None:
-        """Return the earliest valid, complete snapshot at or after an offset; None if there is none.
+        """Return the earliest valid, complete snapshot at or after an offset; None if no snapshot is.
 
         Raises:
             StorageError: the disk failed, or something is damaged.

@@ -348,7 +348,7 @@ class ReplicaLog:
         return not self.store.survives_restart(self.engine(epoch))
 
     def epoch_without_producers(self) -> int | None:
-        """Return the newest epoch at whose end the log lacked producer state when opened; None if there is none."""
+        """Return the newest epoch at whose end the log lacked producer state when opened; None if it lacked none."""
         return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:

@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             attachment_bytes: total length of the attachment.
             timeout_s: time without an answer after which the outcome is a RequestTimeoutError.
             wait_s: how long the node was asked to hold the answer back; included in `timeout_s`.
-            answered: called once with the answer, or the error if there is none; must not raise.
+            answered: called once with the answer, or with the error instead of an answer; must not raise.
 
         Raises:
             TidelogError: the connection is closed, or the frame exceeds a limit; nothing was sent.

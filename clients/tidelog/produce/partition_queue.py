@@ -245,7 +245,7 @@ class PartitionQueue:
         return self._form(now_us)
 
     def wake_at(self) -> float | None:
-        """Return when the back-off after a failed attempt ends; None if there is none, or an answer is due first."""
+        """Return when the back-off after a failed attempt ends; None without one, or if an answer is due first."""
         return self._retry_at if self._recovering and not self.in_flight else None
 
     def retry_now(self) -> None:

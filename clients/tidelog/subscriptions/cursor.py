@@ -204,7 +204,7 @@ class Cursor:
                 self._note_skipped(start, has_records=False)
 
     def open(self) -> bool:
-        """Decode the columns of the loaded batch; return False if there is none, or it was opened before.
+        """Decode the columns of the loaded batch; return False if no batch is loaded, or it was opened before.
 
         Raises:
             CorruptBatchError: the body does not decode; the position stays.

@@ -87,7 +87,7 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     """Return the CA's CRL in PEM with certificates added, valid as long as the CA.
 
     Args:
-        before: the current CRL in PEM; None if there is none yet.
+        before: the current CRL in PEM; None before the first one.
         serials: serial numbers of certificates; existing entries are unchanged.
         now: the time, in UTC.
 

@@ -161,7 +161,7 @@ class Deriver:
         return tiles
 
     def _empty(self, covered: int) -> bytearray:
-        return self._stamped(_header_alone(covered - 1), covered, 0)
+        return self._stamped(header_alone(covered - 1), covered, 0)
 
     def _stamped(self, batch: bytearray, covered: int, append_us: int) -> bytearray:
         self.digest = stamp_owner(
@@ -323,7 +323,7 @@ def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
     return codec, body, uncompressed_length
 
 
-def _header_alone(last_offset_delta: int) -> bytearray:
+def header_alone(last_offset_delta: int) -> bytearray:
     """Return a batch without records; the owner's fields are not set."""
     header = BatchHeader(
         flags=Flags.DERIVED,

@@ -119,7 +119,7 @@ async def test_restarted_replica_does_not_confirm_a_shorter_log(cluster: Cluster
 async def test_loss_of_all_copies_ends_the_epoch_without_an_operator(
     cluster: ClusterStand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """M3: offsets go on behind what may have been given out, and readers get the bounds."""
+    """M3: offsets continue above the highest one that a record may have got, and readers get the bounds."""
     await cluster.publish(b"a", b"b")
     await cluster.agree(b"a", b"b")
     epoch = cluster.partition(NODES[0]).state.epoch

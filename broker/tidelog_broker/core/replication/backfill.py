@@ -139,7 +139,7 @@ class Backfill:
 
     @property
     def lost_below(self) -> int:
-        """The end of the newest epoch that no holder has any more; 0 if there is none."""
+        """The end of the newest epoch that no holder has any more; 0 without such an epoch."""
         return self.lost_ranges[-1].end if self.lost_ranges else 0
 
     @property
@@ -165,12 +165,12 @@ class Backfill:
 
     @property
     def awaited_below(self) -> int:
-        """The end of the newest epoch that this copy lacks and that is not lost; 0 if there is none."""
+        """The end of the newest epoch that this copy lacks and that is not lost; 0 without such an epoch."""
         return max((self._state.decision(epoch).end_offset for epoch in self._awaited_epochs()), default=0)
 
     @property
     def outdated_below(self) -> int:
-        """The end of the newest epoch whose version in the log consumers must not read; 0 if there is none."""
+        """The end of the newest epoch whose version in the log consumers must not read; 0 without such an epoch."""
         outdated = (
             epoch for epoch in self.incomplete if self._is_outdated(epoch) and not self.versions.has_later(epoch)
         )

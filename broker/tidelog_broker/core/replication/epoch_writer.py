@@ -183,7 +183,7 @@ class Follower:
     sent_deleted_below: int = 0
     asks_again_ms: int | None = None
     """Time of the first request below the acknowledged offset since the last acknowledgement: the follower may have
-    lost data. None if there was none."""
+    lost data. None before the first one."""
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0
@@ -240,7 +240,7 @@ class PushWindow:
     def add(
         self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
     ) -> Send | None:
-        """Add a new group; return the message that pushes it to the streaming followers, None if there are none."""
+        """Add a new group; return the message for the streaming followers, None if no follower streams."""
         if not self.followers:
             return None
         sent = SentGroup(base, end, batches, sum(map(len, batches)), now_ms)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tidelog_broker.core.replication.ports import Position
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.derived_batch import SPAN_MAX
-from tidelog_proto.batch.header import NO_TIMESTAMP_US, BatchHeader, Flags, stamp_owner
+from tidelog_proto.batch.derived_batch import SPAN_MAX, header_alone
+from tidelog_proto.batch.header import BatchHeader, Flags, stamp_owner
 
 
 class Filling(NamedTuple):
@@ -29,17 +29,7 @@ def filling(active: pb.EpochDescriptor, base: Position, until: int, append_times
     at = base
     while at.offset < until:
         covered = min(until - at.offset, SPAN_MAX)
-        header = BatchHeader(
-            flags=Flags.DERIVED,
-            body_length=0,
-            uncompressed_length=0,
-            record_count=0,
-            body_crc=0,
-            last_offset_delta=covered - 1,
-            base_timestamp_us=NO_TIMESTAMP_US,
-            max_timestamp_us=NO_TIMESTAMP_US,
-        )
-        batch = bytearray(header.pack())
+        batch = header_alone(covered - 1)
         digest = stamp_owner(
             batch,
             base_offset=at.offset,

@@ -205,7 +205,7 @@ class Ownership:
     ) -> None:
         """Open the epoch with the producer state from the local log, or send it to the node that asked for it.
 
-        If the log lacks the state, an owner asks other nodes; if there are none, it opens with partial state or halts.
+        If the log lacks the state, an owner asks other nodes; without other nodes it opens with partial state or halts.
         """
         state, active = self._state, self._state.active
         if effect.to:

@@ -148,7 +148,7 @@ class LogView(Protocol):
         ...
 
     def epoch_without_producers(self) -> int | None:
-        """Return the newest epoch whose producer state only other nodes may have; None if there is none.
+        """Return the newest epoch whose producer state only other nodes may have; None if this node has all state.
 
         Called at the start of the node.
         """

@@ -96,7 +96,7 @@ class Held(Protocol):
     """Provides the damage of an `EpochStore` as an attribute, which each append reads at less cost than a property."""
 
     damage: Damage | None
-    """The damage or lack of records that keeps the store in LIMBO, without appends; None if there is none."""
+    """The damage or lack of records that keeps the store in LIMBO, without appends; None if the store is sound."""
 
 
 class AppendedGroup(NamedTuple):
@@ -144,7 +144,7 @@ class EpochStore(ABC):
     @property
     @abstractmethod
     def damage(self) -> Damage | None:
-        """The damage or lack of records that keeps the store in LIMBO, without appends; None if there is none."""
+        """The damage or lack of records that keeps the store in LIMBO, without appends; None if the store is sound."""
 
     @property
     @abstractmethod

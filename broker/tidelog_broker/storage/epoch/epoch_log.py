@@ -122,7 +122,7 @@ class EpochLog(EpochStore):
 
     @property
     def damage(self) -> Damage | None:
-        """The damage or lack of records that keeps the log in LIMBO, without appends; None if there is none."""
+        """The damage or lack of records that keeps the log in LIMBO, without appends; None if the log is sound."""
         return self._held.damage
 
     @property
@@ -545,7 +545,7 @@ class EpochLog(EpochStore):
         return new
 
     def _give_up_spare(self) -> bool:
-        """Delete the spare file; return False if there is none, or if that fails: the next open then deletes it."""
+        """Delete the spare file; return False if it is absent, or if that fails: the next open then deletes it."""
         with contextlib.suppress(OSError):
             return self._spare.discard()
         return False

@@ -104,7 +104,7 @@ class HeldEpochs:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The damaged epoch that cannot be opened, so that older ones stay closed, too; None if there is none."""
+        """The damaged epoch that cannot be opened, so that older ones stay closed, too; None if all can be."""
         lost = self.lost
         return lost.epoch if lost is not None and not lost.is_aside and not lost.needs_engine else None
 

@@ -81,7 +81,7 @@ class PartialCopy:
         """Resume an existing copy. A copy that cannot be resumed is removed or set aside.
 
         Returns:
-            The copy; None if there is none or it could not be resumed.
+            The copy; None if this node has no such copy, or could not resume it.
 
         Raises:
             StorageFailedError: the disk failed.

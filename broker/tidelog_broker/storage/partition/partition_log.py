@@ -149,7 +149,7 @@ class PartitionLog:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The damaged epoch that cannot be opened, so that older ones were not opened either; None if there is none."""
+        """The damaged epoch that cannot be opened, so that older ones were not opened either; None if all are open."""
         return self._held.unreadable_epoch
 
     @property
@@ -347,7 +347,7 @@ class PartitionLog:
             ) from error
 
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
-        """Return the offset below which retention is to delete whole old segments; 0 if there are none. Thread-safe.
+        """Return the offset below which retention is to delete whole old segments, or 0. Thread-safe.
 
         Nothing is deleted in LIMBO, and the newest segment is never deleted.
 

@@ -86,7 +86,7 @@ class Spare:
         return True
 
     def use(self) -> Path | None:
-        """Return the path of the spare file for reuse; None if there is none."""
+        """Return the path of the spare file for reuse; None if no such file exists."""
         return self._path if self._let_go() else None
 
     def discard(self) -> bool:
