@@ -120,6 +120,7 @@ async def test_everything_opened_with_a_revoked_key_ends_within_a_second(tmp_pat
             for each in (socket, idle):
                 code, reason = await code_of_close(each)
                 assert (code, "revoked" in str(reason)) == (4401, True)
+                assert str(reason).startswith("connect with other credentials, and resume: ")
             assert time.monotonic() - began_s < 10, "not only when a ticket is renewed"
             assert (await waiting).status_code == 401
             assert time.monotonic() - began_s < 10, "even without a record"
