@@ -46,7 +46,7 @@ def open_log(disk: FaultyDisk, home: Path) -> PartitionLog:
     return PartitionLog.open(Disk(fs=disk), home, topic="t", topic_id=b"T" * 16, partition=0, segment_bytes=64 * 1024)
 
 
-def view_of(store: PartitionLog, chain: EpochChain, *, log_start: int = 0) -> ReplicaLog:
+def view_of(store: PartitionLog, chain: EpochChain, *, log_start: int | None = None) -> ReplicaLog:
     """Look at a log as node `a`."""
     return ReplicaLog.open(store, chain, node_id="a", log_start=log_start)
 

@@ -39,7 +39,7 @@ class BackfillMonitor:
         nowhere: set[str] = set()
         for partition in self._partitions():
             backfill = partition.replica.backfill
-            missing = backfill.missing() if backfill.incomplete else None
+            missing = backfill.missing() if backfill.lacks_any else None
             if missing is None:
                 continue
             epochs += missing.epochs

@@ -75,8 +75,10 @@ class FilteredReader:
                 if looked.from_offset >= limit:
                     break
                 limit = looked.from_offset
+        if found is None and self._state.lacks_front:
+            raise self._state.missing_here_error(self._state.log_start)
         history = self._state.replica.backfill
-        awaited_below = history.awaited_below if history.incomplete else 0
+        awaited_below = history.awaited_below if history.lacks_any else 0
         if awaited_below and (found is None or found.from_offset < awaited_below):
             raise self._state.missing_here_error(
                 self._state.log_start

@@ -72,7 +72,7 @@ class PartitionReader:
     def _is_missing(self, offset: int) -> bool:
         """Return whether the record at an offset is in an epoch that is still being fetched."""
         backfill = self._replica.backfill
-        if not backfill.incomplete:
+        if not backfill.lacks_any:
             return False
         is_here = max(self._log.start_offset, backfill.outdated_below) <= offset < self._log.end_offset
         return not is_here and offset < backfill.complete_from
@@ -121,6 +121,8 @@ class PartitionReader:
             ProtocolError: as `read_log`.
         """
         start_offset, limit = self._state.log_start, self._state.readable_end
+        if self._state.lacks_front:
+            raise self._state.missing_here_error(start_offset)  # A lost record may be the first match.
         with self._state.reading(start_offset):
             for run in self._log.detached.runs if self._replica.backfill.lost_below else ():
                 older = await self._workers.call(
@@ -131,7 +133,7 @@ class PartitionReader:
             found = await self._workers.call(
                 self._io_key, _first_record, self._log.reader, timestamp_us, start_offset, limit
             )
-        awaited_below = self._replica.backfill.awaited_below if self._replica.backfill.incomplete else 0
+        awaited_below = self._replica.backfill.awaited_below if self._replica.backfill.lacks_any else 0
         if awaited_below and (found.batch_offset is None or found.batch_offset <= awaited_below):
             raise self._state.missing_here_error(self._state.log_start)  # An earlier record may be the first match.
         return found.record

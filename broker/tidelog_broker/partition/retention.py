@@ -222,12 +222,19 @@ class Retention:
             return
         epochs = state.log.epochs
         is_long = len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1)
-        if is_long and not self._is_over and not state.is_alone:
+        if state.is_alone and (state.replica.state.halted is not None or not self._driver.view.may_store_start()):
+            return
+        if is_long and not self._is_over:
             self._has_space = True
             fs, directory = self._disk.fs, state.log.directory
-            self._notes.start(
-                self._io_key, lambda: keep_space(fs, directory), lambda _, error: self._log_start_created(error)
-            )
+            # The start of an only copy that was opened without the file counts as that of retention.
+            start_offset = state.replica.state.log_start if state.is_alone else 0
+
+            def create() -> None:
+                keep_space(fs, directory)
+                raise_log_start(fs, directory, start_offset)
+
+            self._notes.start(self._io_key, create, lambda _, error: self._log_start_created(error))
 
     def _log_start_created(self, error: BaseException | None) -> None:
         if error is not None:

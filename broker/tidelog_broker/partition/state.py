@@ -135,7 +135,7 @@ class PartitionState:
     @property
     def log_start(self) -> int:
         """The first offset that is not deleted, on this node or on a node that it is fetching from."""
-        whole_alone = self.is_alone and self.is_whole
+        whole_alone = self.is_alone and self.is_whole and self._known.halted is None
         return max(self.log.start_offset if whole_alone else self._known.log_start, self._known.deleted_below)
 
     def resume_offset(self, offset: int) -> int:
@@ -187,7 +187,7 @@ class PartitionState:
     @property
     def is_whole(self) -> bool:
         """Whether no older epoch has to be fetched from another node."""
-        return not self.replica.backfill.incomplete
+        return not self.replica.backfill.lacks_any
 
     def lies_beyond(self, offset: int, record_epoch: int | None = None) -> bool:
         """Return whether this node owns the partition, and `offset` cannot be the position of a reader.
@@ -365,8 +365,20 @@ class PartitionState:
                 raise self.missing_here_error(offset) from error
             raise
 
+    @property
+    def lacks_front(self) -> bool:
+        """Whether this is the only copy, and halted, and begins after records that were not deleted."""
+        return self._known.halted is not None and self.is_alone and self.log.start_offset > self.log_start
+
     def missing_here_error(self, offset: int) -> ProtocolError:
-        """Return the error for a committed record that this copy lacks: the owner has it, or is itself fetching it."""
+        """Return the error for a committed record that this copy lacks: the owner has it, or is itself fetching it.
+
+        If this is the only copy, and halted, its files are missing.
+        """
+        if self._known.halted is not None and self.is_alone:
+            return ProtocolError(
+                pb.LIMBO, f"{self.name}: offset {offset} cannot be read: {self._known.halted}; see docs/damage.md"
+            )
         missing = self.replica.backfill.missing()
         if missing is None or self._known.active.owner != self._node_id:
             return self.not_owner()

@@ -39,18 +39,28 @@ class ReplicaLog:
 
     Args:
         chain: the partition's chain, which grows while this is used.
-        log_start: the stored log start of retention.
+        log_start: the stored log start of retention; None if none is stored.
+        deleted_below: the delete offset in the fence of the active epoch; effective if this is the only copy.
         rebooted: whether the machine crashed since the log was last open.
     """
 
     def __init__(
-        self, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int, rebooted: bool = False
+        self,
+        store: PartitionLog,
+        chain: EpochChain,
+        *,
+        node_id: str,
+        log_start: int | None,
+        deleted_below: int = 0,
+        rebooted: bool = False,
     ) -> None:
         self.store = store
         self._chain = chain
         store.after_leaving = self._reopen_volatile_copies
         self._node_id = node_id
-        self._log_start = log_start
+        self._log_start = log_start or 0
+        self._is_start_stored = log_start is not None
+        self._deleted_below = deleted_below
         self.producers = LoggedProducers(store, chain, lambda: self._log_start)
         """The producers' state in the log."""
         self._limbo: str | None = None
@@ -62,14 +72,21 @@ class ReplicaLog:
 
     @classmethod
     def open(
-        cls, store: PartitionLog, chain: EpochChain, *, node_id: str, log_start: int, rebooted: bool = False
+        cls,
+        store: PartitionLog,
+        chain: EpochChain,
+        *,
+        node_id: str,
+        log_start: int | None,
+        deleted_below: int = 0,
+        rebooted: bool = False,
     ) -> ReplicaLog:
         """Open the view and repair the log; runs on the partition's I/O worker.
 
         Raises:
             StorageError: the disk failed.
         """
-        view = cls(store, chain, node_id=node_id, log_start=log_start, rebooted=rebooted)
+        view = cls(store, chain, node_id=node_id, log_start=log_start, deleted_below=deleted_below, rebooted=rebooted)
         view._heal()
         view._recreate_lost_epoch()
         view._note_reboot()
@@ -330,14 +347,28 @@ class ReplicaLog:
         return self.store.copies.copy_position(epoch)
 
     def log_start(self) -> int:
-        """Return retention's log start; for records that no other node ever stored, the start of this log."""
+        """Return retention's log start; for records that no other node ever stored, the start of this log.
+
+        An only copy has deleted records below the delete offset, and below the stored log start if it was opened
+        without one: then the start of the log is taken for that of retention, and stored. A log that begins later has
+        lost files.
+        """
         epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
         if any(self._others_hold(epoch) for epoch in epochs):
             return self._log_start
+        is_unreadable = self.store.unreadable_epoch is not None
+        if (self._is_start_stored or is_unreadable) and self.may_store_start():
+            deleted_below = max(self._chain.deleted_below, self._deleted_below)
+            return max(self._log_start, min(self.store.start_offset, deleted_below))
         newest, active = self.store.active, self._chain.active
         if newest is not None and newest.is_lost and newest.epoch < active.epoch:
             return max(self._log_start, active.start_offset)  # The engine of the only copy has lost all of it.
         return max(self._log_start, self.store.start_offset)
+
+    def may_store_start(self) -> bool:
+        """Return whether an only copy may store where it begins: not if an engine loses older epochs in a restart."""
+        epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
+        return not any(self.is_volatile(epoch) for epoch in epochs)
 
     def raise_log_start(self, offset: int) -> None:
         """Raise the log start, because retention has deleted more. A worker may read it concurrently."""

@@ -24,7 +24,7 @@ from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, Partitio
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.replica_log import ReplicaLog
-from tidelog_broker.storage.partition.log_start import load_log_start
+from tidelog_broker.storage.partition.log_start import has_log_start, load_log_start
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.wire.one_way import LinkMessage
 from tidelog_proto import broker_pb2 as pb
@@ -104,10 +104,18 @@ class Replication:
         """
         key = new.key
         chain = self.chains.chain(key, new.genesis)
+        fence = self.chains.fence(key, chain.active.epoch)
 
         def open_view() -> ReplicaLog:
-            log_start = load_log_start(self._tools.fs, store.directory)
-            return ReplicaLog.open(store, chain, node_id=self.node_id, log_start=log_start, rebooted=self._rebooted)
+            fs, directory = self._tools.fs, store.directory
+            return ReplicaLog.open(
+                store,
+                chain,
+                node_id=self.node_id,
+                log_start=load_log_start(fs, directory) if has_log_start(fs, directory) else None,
+                deleted_below=fence.deleting_below if fence is not None else 0,
+                rebooted=self._rebooted,
+            )
 
         view = await self._tools.io.call(io_key, open_view)
         replica = Replica(
@@ -115,7 +123,7 @@ class Replication:
             node_id=self.node_id,
             incarnation=self._incarnation,
             chain=chain,
-            fence=self.chains.fence(key, chain.active.epoch),
+            fence=fence,
             log=view,
             cluster_hints=self._tools.neighbours,
             now_ms=self._tools.now_ms(),

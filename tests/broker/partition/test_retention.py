@@ -372,7 +372,7 @@ async def test_disk_failure_stops_the_node(cluster: ClusterStand) -> None:
     assert cluster.nodes[owner].lifecycle.exit_code == 74
 
 
-async def test_single_copy_stores_no_log_start(stand: Stand) -> None:
+async def test_single_copy_deletes_without_storing_a_log_start(stand: Stand) -> None:
     node = await stand.start(retention_interval_ms=10, ring_bytes=0)
     peer = await stand.peer()
     topic = await peer.create(segment_bytes=64 * KIB, retention_bytes=64 * KIB)

@@ -53,6 +53,32 @@ def test_late_start_counts_as_retention_only_for_a_single_copy(
     assert view_of(store, chain, log_start=3).log_start() == 3
 
 
+def test_start_of_a_single_copy_counts_as_retention_up_to_what_was_deleted(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path), placement=ALONE)
+    store = open_log(disk, tmp_path)
+    store.delete_before(3)
+    assert view_of(store, chain, log_start=0).log_start() == 0, "records are missing that were not deleted"
+    deleted = [
+        ReplicaLog.open(store, chain, node_id="a", log_start=0, deleted_below=offset).log_start()
+        for offset in (2, 3, 5)
+    ]
+    assert deleted == [2, 3, 3]
+
+
+def test_records_before_an_unreadable_epoch_of_a_single_copy_do_not_count_as_deleted(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    end = decided(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    store.close()
+    damage(store, 0, b"TLSG")
+    store = open_log(disk, tmp_path)
+    assert (store.unreadable_epoch, store.start_offset) == (0, 3)
+    assert view_of(store, chain_of(end, placement=ALONE)).log_start() == 0
+
+
 def test_unreadable_sealed_epoch_is_set_aside_if_others_store_it(tmp_path: Path) -> None:
     disk = FaultyDisk()
     reopened(disk, tmp_path)

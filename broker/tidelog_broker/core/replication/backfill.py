@@ -44,6 +44,7 @@ from tidelog_broker.core.replication.effects import (
     SetAside,
 )
 from tidelog_broker.core.replication.epoch_versions import EpochVersions
+from tidelog_broker.core.replication.missing_fronts import MissingFronts
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producer_state_fetch import ProducerStateFetch
@@ -101,6 +102,7 @@ class Backfill:
         self.versions = EpochVersions(state)
         self._damaged: dict[int, str] = {}
         """Damaged epochs of the log, with the reason; a damaged copy is set aside once its replacement is complete."""
+        self.fronts = MissingFronts(state, refetch=self.refetch)
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no complete copy."""
         self._lost: set[int] = set()
@@ -119,7 +121,7 @@ class Backfill:
     def missing(self) -> MissingHistory | None:
         """Return what this copy lacks; None if it is complete or this node need not hold it."""
         state, fetch = self._state, self._fetch
-        incomplete = self._awaited_epochs() if state.is_member else []
+        incomplete = {*self._awaited_epochs(), *self.fronts.epochs} if state.is_member else set[int]()
         if not incomplete:
             return None
         records = sum(
@@ -135,7 +137,8 @@ class Backfill:
     @property
     def complete_from(self) -> int:
         """The end of the newest incomplete epoch, from which on nothing is missing; 0 if no epoch is incomplete."""
-        return max((self._state.decision(epoch).end_offset for epoch in self._retained_incomplete_epochs()), default=0)
+        epochs = [*self._retained_incomplete_epochs(), *self.fronts.epochs]
+        return max((self._state.decision(epoch).end_offset for epoch in epochs), default=0)
 
     @property
     def lost_below(self) -> int:
@@ -159,6 +162,11 @@ class Backfill:
         )
 
     @property
+    def lacks_any(self) -> bool:
+        """Whether an epoch is incomplete, or lacks its first records."""
+        return bool(self.incomplete) or bool(self.fronts.epochs)
+
+    @property
     def awaits_any(self) -> bool:
         """Whether an incomplete epoch is not lost."""
         return not self.incomplete <= self._lost
@@ -166,7 +174,8 @@ class Backfill:
     @property
     def awaited_below(self) -> int:
         """The end of the newest epoch that this copy lacks and that is not lost; 0 without such an epoch."""
-        return max((self._state.decision(epoch).end_offset for epoch in self._awaited_epochs()), default=0)
+        epochs = [*self._awaited_epochs(), *self.fronts.epochs]
+        return max((self._state.decision(epoch).end_offset for epoch in epochs), default=0)
 
     @property
     def outdated_below(self) -> int:
@@ -180,7 +189,9 @@ class Backfill:
     def is_lacking(self) -> bool:
         """Whether records that a compaction pass needs are missing, apart from a front deleted by retention."""
         state, versions = self._state, self.versions
-        return state.is_member and any(
+        if not state.is_member:
+            return False
+        return bool(self.fronts.epochs) or any(
             not self._is_outdated(one) or not versions.has_later(one) for one in self._retained_incomplete_epochs()
         )
 
@@ -191,7 +202,8 @@ class Backfill:
     def _is_damaged(self, epoch: int) -> bool:
         """Return whether a damaged epoch of the log should be fetched again."""
         is_kept = self._state.decision(epoch).end_offset > self._state.log_start
-        return epoch in self._damaged and is_kept and self.versions.is_held(epoch)
+        is_awaited = is_kept and not self.fronts.is_restored(epoch)
+        return epoch in self._damaged and is_awaited and self.versions.is_held(epoch)
 
     def _is_beside(self, epoch: int) -> bool:
         """Return whether the partial copy of an epoch is stored beside a copy in the log."""
@@ -228,6 +240,7 @@ class Backfill:
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_complete(epoch)}
         self._note_outdated()
         self._damaged = {epoch: why for epoch, why in self._damaged.items() if self._is_damaged(epoch)}
+        self.fronts.forget_restored()
         incomplete = [*self._retained_incomplete_epochs(), *self._damaged]
         fetch = self._fetch
         is_over = fetch is not None and (fetch.epoch not in incomplete or self._is_preempted(fetch))
@@ -326,9 +339,9 @@ class Backfill:
         state = self._state
         if offset <= state.log_start:
             return
+        lacked, lacked_fronts = self.incomplete, self.fronts.epochs
         state.log_start = offset
         state.log.raise_log_start(offset)
-        lacked = self.incomplete
         self.incomplete = {epoch for epoch in lacked if state.decision(epoch).end_offset > state.log_start}
         if lacked != self.incomplete and state.log.newest_epoch() is not None:
             self.producers.want(
@@ -339,7 +352,7 @@ class Backfill:
         if fetch is not None and (is_over or self._at.offset < offset):
             self._fetch = None
             self.go_on(now_ms)
-        if lacked and not self.incomplete:
+        if (lacked or lacked_fronts) and not self.lacks_any:
             self._whole()
 
     def _take(self, fetch: PeerFetch, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:

@@ -35,6 +35,8 @@ class ChainLearner:
         self._state = state
         self._backfill = backfill
         self._entered = entered
+        self._frontless_epoch: int | None = None
+        """The open epoch whose copy was found to lack its first records; fetched once its end is decided."""
 
     # --- start -----------------------------------------------------------------------------------------
 
@@ -68,6 +70,22 @@ class ChainLearner:
         unknown = state.log.epoch_without_producers()
         if unknown is not None:
             self._backfill.producers.want(unknown, now_ms)
+
+    def look_for_missing_fronts(self, now_ms: int) -> None:
+        """Fetch epochs that begin after records that were not deleted; call it when the delete offset is loaded.
+
+        The open epoch has no other source than its owner, so it is fetched when its end is decided.
+        """
+        state, fronts = self._state, self._backfill.fronts
+        for epoch in range(state.chain.genesis.epoch, state.active.epoch):
+            if epoch not in self._backfill.incomplete:
+                fronts.look(epoch, now_ms)
+        active = state.active
+        if state.is_member and state.halted is None and fronts.lacks(active.epoch):
+            if list(active.placement) == [state.node_id]:
+                fronts.halt(active.epoch)
+            else:
+                self._frontless_epoch = active.epoch
 
     def _load_decided(self, epoch: int, *, is_newest: bool) -> None:
         state = self._state
@@ -161,6 +179,8 @@ class ChainLearner:
             if is_owed:  # not a write, so that later appends do not wait for this sync
                 state.emit(SyncAhead(old.epoch))
             backfill.go_on(now_ms)
+            if old.epoch == self._frontless_epoch:
+                backfill.fronts.look(old.epoch, now_ms)
 
         state.write(WriteFences(entries), entered)
         self._entered(value)

@@ -143,6 +143,7 @@ class Replica:
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
         self._learner.load(stored, now_ms)
         self.deletion.load()
+        self._learner.look_for_missing_fronts(now_ms)
         if stored is None and self.state.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
 

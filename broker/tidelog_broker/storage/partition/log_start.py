@@ -4,6 +4,10 @@ A copy that begins late may lack records that are still to be fetched from peers
 this file distinguishes the two. The file is written before anything is deleted. Missing or damaged, it means 0: deleted
 records then count as missing until the partition's owner reports the log start.
 
+An only copy deletes without writing the file, because it has stored the delete offset in its fence. Its file shows that
+this node knows what was deleted: a log that begins later has lost files. Earlier builds have no file for an only copy,
+and the first ones stored no delete offset; the start of such a log is taken for the log start, and stored.
+
 Each line has its own block, and the higher offset counts. A new offset overwrites the lower one: a torn write leaves
 the other line intact, the write needs no space, and one synced write suffices. `keep_space` creates the file early,
 because deletions matter most on a full disk. Rejected: writing a new file and renaming it, which needs two syncs and
@@ -29,17 +33,31 @@ _LINE_BYTES: Final = 29
 
 
 def load_log_start(fs: FileSystem, directory: Path) -> int:
-    """Return the log start offset stored in a partition's directory; 0 if none is stored.
+    """Return the log start offset stored in a partition's directory; 0 if none is stored, or the file is damaged.
 
     Raises:
         StorageFailedError: the disk cannot be read.
     """
+    return max((offset or 0 for offset in _stored(fs, directory)), default=0)
+
+
+def has_log_start(fs: FileSystem, directory: Path) -> bool:
+    """Return whether a log start offset, also 0, is stored and intact.
+
+    Raises:
+        StorageFailedError: the disk cannot be read.
+    """
+    return any(offset is not None for offset in _stored(fs, directory))
+
+
+def _stored(fs: FileSystem, directory: Path) -> list[int | None]:
+    """Return the offsets of the lines, None for one that is missing or damaged; nothing without a file."""
     path = directory / NAME
     try:
         if not fs.exists(path):
-            return 0
+            return []
         with closing(fs.open_readonly(path)) as file:
-            return max(_read(file))
+            return _valid(file)
     except OSError as error:
         raise space_or_failure(f"{path} cannot be read", error) from error
 
@@ -120,10 +138,15 @@ def _line(offset: int) -> bytes:
 
 def _read(file: File) -> list[int]:
     """Return the offsets of the lines, 0 for one that is missing or damaged."""
-    offsets: list[int] = []
+    return [offset or 0 for offset in _valid(file)]
+
+
+def _valid(file: File) -> list[int | None]:
+    """Return the offsets of the lines, None for one that is missing or damaged."""
+    offsets: list[int | None] = []
     for at in LINES_AT:
         line = file.pread(_LINE_BYTES, at)
         text, crc = line[:20], line[21:]
         is_whole = text.isdigit() and crc == b"%08x" % crc32c(text)
-        offsets.append(int(text) if is_whole else 0)
+        offsets.append(int(text) if is_whole else None)
     return offsets

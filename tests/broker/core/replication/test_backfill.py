@@ -472,6 +472,75 @@ def test_damaged_copy_is_kept_after_the_partition_moved() -> None:
     assert trial.peek() == []
 
 
+def without_front(epoch: int = 0) -> tuple[Past, FetchingBench]:
+    """Return a replica whose copy of an epoch lacks its first batch, and whose request for it is pending."""
+    past = Past()
+    trial = past.lacking()
+    for number, batches in enumerate(past.batches):
+        trial.store(batches[1:] if number == epoch else batches)
+    trial.backfill.fronts.look(epoch, 0)
+    return past, trial
+
+
+def test_epoch_whose_first_records_are_lost_is_fetched_again_and_missing_until_then() -> None:
+    past, trial = without_front()
+    backfill = trial.backfill
+    to, ask = trial.asked()
+    assert (to, ask.epoch, ask.from_offset) == ("a", 0, 0)
+    assert (backfill.incomplete, backfill.lacks_any, backfill.complete_from, backfill.awaited_below) == (
+        set(),
+        True,
+        4,
+        4,
+    )
+    assert backfill.missing() == MissingHistory(1, 4, 0, "a", is_unavailable=False)
+    assert backfill.is_lacking
+    trial.reply(past.batches[0], epoch=0, base=Position(0, 0))
+    trial.wrote()
+    assert [type(effect) for effect in trial.peek()] == [SetAside, FinishPartialCopy]
+    trial.effects.pop(0)  # the bench's disk knows only one copy of an epoch
+    Bench.wrote(trial, 0, ok=True)
+    trial.wrote()
+    assert (backfill.lacks_any, backfill.missing(), trial.peek()) == (False, None, [])
+    assert trial.times_whole == 1
+
+
+@pytest.mark.parametrize("deleted", ["log start", "delete offset"])
+def test_first_records_that_turn_out_to_be_deleted_are_not_missing(deleted: str) -> None:
+    _, trial = without_front()
+    trial.asked()
+    if deleted == "log start":
+        trial.backfill.raise_log_start(1, 0)
+        assert trial.times_whole == 1
+        assert trial.backfill.deadline_ms is None
+    else:
+        trial.deleted_below = 1
+    assert not trial.backfill.lacks_any
+    assert trial.backfill.missing() is None
+
+
+def test_whole_and_deleted_fronts_are_not_fetched() -> None:
+    past = Past()
+    trial = past.lacking(held=(0, 1, 2))
+    trial.disk.cut_front(0, 1)
+    trial.deleted_below = 1
+    for epoch in range(3):
+        trial.backfill.fronts.look(epoch, 0)
+    assert (trial.peek(), trial.backfill.lacks_any) == ([], False)
+
+
+def test_only_copy_that_lacks_its_first_records_is_halted() -> None:
+    chain = EpochChain(descriptor(placement=("b",), owner="b", quorum=1))
+    batches = run_of(chain.active, 1, 2)
+    chain.extend(decision(chain, end_of(batches), owner="b", placement=("b",), quorum=1))
+    trial = FetchingBench(chain=chain)
+    trial.store(batches[1:])
+    trial.backfill.fronts.look(0, 0)
+    assert trial.halted_permanently
+    assert "begins at offset 1, but the records from offset 0 were not deleted" in (trial.halted or "")
+    assert trial.backfill.missing() is not None
+
+
 def test_copy_lost_on_completion_is_still_missing() -> None:
     past = Past()
     trial = past.lacking(1, held=(0, 2))

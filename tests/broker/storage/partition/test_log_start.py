@@ -13,7 +13,14 @@ from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
-from tidelog_broker.storage.partition.log_start import LINES_AT, NAME, keep_space, load_log_start, raise_log_start
+from tidelog_broker.storage.partition.log_start import (
+    LINES_AT,
+    NAME,
+    has_log_start,
+    keep_space,
+    load_log_start,
+    raise_log_start,
+)
 
 
 def test_highest_offset_is_stored(tmp_path: Path) -> None:
@@ -47,6 +54,19 @@ def test_damaged_line_is_ignored(tmp_path: Path, at: int) -> None:
     assert load_log_start(fs, tmp_path) == 0
     raise_log_start(fs, tmp_path, 6)
     assert load_log_start(fs, tmp_path) == 6
+
+
+def test_intact_offset_is_stored_also_if_it_is_0(tmp_path: Path) -> None:
+    fs = RealFileSystem()
+    assert not has_log_start(fs, tmp_path)
+    keep_space(fs, tmp_path)
+    assert (has_log_start(fs, tmp_path), load_log_start(fs, tmp_path)) == (True, 0)
+    raw = bytearray((tmp_path / NAME).read_bytes())
+    for at in LINES_AT:
+        assert has_log_start(fs, tmp_path)
+        raw[at] ^= 1
+        (tmp_path / NAME).write_bytes(raw)
+    assert not has_log_start(fs, tmp_path)
 
 
 def test_one_line_file_of_an_older_version_is_read_and_extended(tmp_path: Path) -> None:
