@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.machine import AGED_ERROR_US, Machine
-from tests.simulation.rot import lose_directory, rot, rot_sealed
-from tests.simulation.scenario import FURTHER_MIXTURES, MIXTURES, RESTARTED_OWNER, SCRIPTS, UNSAFE
+from tests.simulation.rot import lose_directory, lose_segment, rot, rot_sealed
+from tests.simulation.scenario import FURTHER_MIXTURES, LOST_SEGMENTS, MIXTURES, RESTARTED_OWNER, SCRIPTS, UNSAFE
 from tests.simulation.scripts import Scripts
 from tests.simulation.surroundings import Wishes
 
@@ -69,6 +69,8 @@ class Faults:
             kinds["wishes"] = (self._wishes, 12)
         if world.scenario.scrubs:
             kinds["rot sealed"] = (self._rot_sealed, 12)
+        if world.scenario.mixture == LOST_SEGMENTS:
+            kinds["lost segment"] = (self._lose_segment, 12)
         self._kinds = [kinds[name] for name in self._mixture(list(kinds))]
 
     def _mixture(self, kinds: list[str]) -> list[str]:
@@ -350,6 +352,16 @@ class Faults:
         machine.stop("for a loss")
         if where := lose_directory(machine.disk, self._random):
             self._note("lost directory", machine.node_id, where)
+        self._restart_later(machine)
+
+    def _lose_segment(self) -> None:
+        """Take the first segment file of an ended epoch from a machine that is down."""
+        machine = self.loser()
+        if machine is None:
+            return
+        machine.stop("for a lost segment")
+        if where := lose_segment(machine.disk, self._random):
+            self._note("lost segment", machine.node_id, where)
         self._restart_later(machine)
 
     def _lie(self) -> None:

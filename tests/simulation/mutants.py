@@ -34,6 +34,7 @@ from tests.simulation.scenario import (
     IN_MEMORY,
     INDEXED,
     KEYED_REQUESTS,
+    LOST_SEGMENTS,
     RESTARTED_OWNER,
     RETENTION,
     SCRUBBED,
@@ -169,6 +170,7 @@ DELETING = [
     Mutant("retention within the bound", retention.deletes_within_the_bound, mixture=RETENTION),
     Mutant("retention of what a replica lacks", retention.deletes_what_a_replica_lacks, mixture=RETENTION),
     Mutant("the log's start forgotten by the next start", retention.log_start_forgotten, mixture=RETENTION),
+    Mutant("a lost first segment not noticed", retention.lost_fronts_not_noticed, mixture=LOST_SEGMENTS, first_seed=5),
     Mutant("a lost copy not left behind", retention.lost_copies_are_not_left_behind, mixture=DELETED_AND_LOST),
     Mutant("a producers' snapshot of another log", retention.snapshot_unchecked, mixture=RETENTION, first_seed=150),
     Mutant(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog_broker.base.steady_clock import SteadyClock
+from tidelog_broker.core.replication.missing_fronts import MissingFronts
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.partition.reader import PartitionReader
@@ -109,6 +110,11 @@ def deleted_records_shown() -> Replacements:
 def log_start_forgotten() -> Replacements:
     """A restarted node does not know its deletions."""
     return [(replicas, "load_log_start", lambda *_: 0)]
+
+
+def lost_fronts_not_noticed() -> Replacements:
+    """A copy that begins after records that were not deleted counts as whole."""
+    return [(MissingFronts, "lacks", lambda self, epoch: False)]
 
 
 def lost_copies_are_not_left_behind() -> Replacements:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tests.broker.storage.sim_disk import Directory, Node, SimDisk
 from tests.simulation.process import HOME
 
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.partition.partition_dirs import epoch_dirs, parse_partition_dir_name
@@ -83,6 +84,27 @@ def lose_directory(disk: SimDisk, random: Random) -> str:
     del parent.names[path.name]
     parent.sync()
     return str(path)
+
+
+def lose_segment(disk: SimDisk, random: Random) -> str:
+    """Take the first of several segment files of an epoch that has ended; return which, empty without any."""
+    partitions = (
+        [HOME / name for name in disk.list_dir(HOME) if parse_partition_dir_name(name)] if disk.exists(HOME) else []
+    )
+    ended = [path for partition in partitions for path in list(epoch_dirs(disk, partition).values())[:-1]]
+    firsts = [
+        path / min(segments)
+        for path in ended
+        if len(segments := [name for name in disk.list_dir(path) if name.endswith(SEGMENT_SUFFIX)]) > 1
+    ]
+    if not firsts:
+        return ""
+    first = random.choice(firsts)
+    directory = disk.directory(first.parent)
+    for name in [name for name in directory.names if Path(name).stem == first.stem]:
+        del directory.names[name]
+    directory.sync()
+    return str(first)
 
 
 def _newest(logs: list[tuple[Path, Node, int]], path: Path) -> Path:

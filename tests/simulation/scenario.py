@@ -27,6 +27,10 @@ MIXTURES: Final[dict[str, tuple[str, ...]]] = {
 
 FURTHER_MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "deleted and lost": ("lost directory", "lost directory", "reset"),
+    "lost segments": (
+        *("lost segment", "lost segment", "lost segment"),
+        *("roll over", "roll over", "kill", "isolate"),
+    ),
     "memory": (
         *("kill", "kill", "kill", "crash in write", "isolate", "halves", "one way", "pause"),
         *("roll over", "old messages", "loss", "everybody down", "reset"),
@@ -76,6 +80,9 @@ RETENTION: Final = "retention"
 
 DELETED_AND_LOST: Final = "deleted and lost"
 """A mixture of a few kinds of faults in which the owner deletes old records, and others lose newer ones."""
+
+LOST_SEGMENTS: Final = "lost segments"
+"""A mixture in which the first segment files of ended epochs are lost; half of the owners delete old records."""
 
 IN_MEMORY: Final = "memory"
 """A mixture in which records are in memory, so that each end of a process loses the copies of its node."""
@@ -224,8 +231,10 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     majority = factor // 2 + 1
     changes = mixture == WISHES or (not mixture and later.random() < CHANGES)
     unsynced = later.choice([pb.NEVER, pb.NEVER, pb.INTERVAL])
-    deletes = mixture in {RETENTION, DELETED_AND_LOST, COMPACTED_AND_DELETED} or (
-        not mixture and later.random() < DELETES
+    deletes = (
+        mixture in {RETENTION, DELETED_AND_LOST, COMPACTED_AND_DELETED}
+        or (mixture == LOST_SEGMENTS and seed % 2 == 0)
+        or (not mixture and later.random() < DELETES)
     )
     aged = Random(f"aged {seed}")
     ages = mixture == AGES or (not mixture and aged.random() < AGED)

@@ -13,6 +13,7 @@ from tests.simulation.scenario import (
     IN_MEMORY,
     INDEXED,
     KEYED_REQUESTS,
+    LOST_SEGMENTS,
     RETENTION,
     SCRUBBED,
     SHARED_IDS,
@@ -49,7 +50,7 @@ def test_every_invariant_holds(first: int) -> None:
     assert epochs > AT_A_TIME, "a world in which no epoch ends shows nothing"
 
 
-LOSING = [RETENTION, DELETED_AND_LOST, AGES, INDEXED, COMPACTION, COMPACTED_AND_DELETED, SCRUBBED]
+LOSING = [RETENTION, DELETED_AND_LOST, AGES, INDEXED, COMPACTION, COMPACTED_AND_DELETED, SCRUBBED, LOST_SEGMENTS]
 
 
 @pytest.mark.parametrize("seeds", LOSING_SEEDS, ids=["first", "others"])
