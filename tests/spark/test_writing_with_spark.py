@@ -93,7 +93,7 @@ def test_unwritable_frame_is_refused(topics: Topics) -> None:
         topics.spark.sql("SELECT 'x' AS value, NULL AS topic").selectExpr("value", "CAST(topic AS STRING) AS topic"),
         "null",
     )
-    refused(topics, frame, "'compression' is one of", topic=topic, compression="brotli")
+    refused(topics, frame, "'compression' must be one of", topic=topic, compression="brotli")
 
 
 def dying(directory: Path, times: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
