@@ -138,6 +138,12 @@ class PartitionOpener:
         except asyncio.CancelledError:
             self._refusal = error
             raise
+        except Exception:
+            error = ProtocolError(
+                pb.INTERNAL,
+                f"cannot open partition {key[1]} of the topic with id {key[0].hex()}; the node's log has the cause",
+            )
+            raise
         finally:
             self._running.discard(key)
             self._tell(key, partition, error)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final, Literal, cast
 
 from tidelog.cluster.routing import Router, repeated
-from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroupError, UnknownPartitionError
+from tidelog.errors import (
+    GroupNotEmptyError,
+    InvalidRequestError,
+    TidelogError,
+    UnknownGroupError,
+    UnknownPartitionError,
+)
 from tidelog.groups.membership import PartitionId
 from tidelog.groups.options import ASSIGNORS, Assignor
 from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
@@ -17,6 +23,7 @@ from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
 from tidelog.requests.conversions import checked_group
 from tidelog.requests.needed_permission import requiring
 from tidelog.requests.paging import in_requests
+from tidelog.requests.partial_results import attach_done_topics
 from tidelog_proto import broker_pb2 as pb
 
 ResetTo = Literal["earliest", "latest"] | datetime | int
@@ -116,6 +123,8 @@ class Groups:
     ) -> Sequence[Lag]:
         """Move a group's positions and return the resulting positions and lag.
 
+        Positions are stored topic by topic: if a topic fails, the error names the topics that were reset before.
+
         Args:
             name: name of the group, which must have no members.
             to: "earliest", "latest", a datetime with a time zone, or an offset, which is limited to the bounds of the
@@ -149,15 +158,29 @@ class Groups:
             raise UnknownPartitionError(
                 f"topic {topic!r} does not have these partitions: {sorted(missing)}; to reset all, leave partitions out"
             )
-        moved: Sequence[Lag] = []
-        for each in dict.fromkeys(row.topic for row in rows):
-            of_topic = [row for row in rows if row.topic == each]
-            targets = await _targets(self._router, each, of_topic, to)
-            held: dict[int, Committed] = {}
-            if not dry_run:
-                held = await fetch_and_commit.commit(self._router, name, each, targets, reset=True, note="reset")
-            moved = [*moved, *(_moved(row, targets[row.partition], held.get(row.partition)) for row in of_topic)]
-        return moved
+        by_topic = {
+            each: [row for row in rows if row.topic == each] for each in dict.fromkeys(row.topic for row in rows)
+        }
+        targets = {each: await _targets(self._router, each, of_topic, to) for each, of_topic in by_topic.items()}
+        held = {} if dry_run else await self._store(name, targets)
+        return [
+            _moved(row, targets[each][row.partition], held.get(each, {}).get(row.partition))
+            for each, of_topic in by_topic.items()
+            for row in of_topic
+        ]
+
+    async def _store(self, name: str, targets: Mapping[str, dict[int, int]]) -> dict[str, dict[int, Committed]]:
+        """Store the new positions of a reset topic by topic, and return the stored ones."""
+        held: dict[str, dict[int, Committed]] = {}
+        for topic, positions in targets.items():
+            try:
+                held[topic] = await fetch_and_commit.commit(
+                    self._router, name, topic, positions, reset=True, note="reset"
+                )
+            except TidelogError as error:
+                attach_done_topics(error, list(held), "reset")
+                raise
+        return held
 
     async def _check_empty(self, name: str, *, is_made: bool) -> None:
         try:

@@ -41,6 +41,22 @@ def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> N
     error.args = (f"{error}; {what} nevertheless: {word} {listing}", *error.args[1:])
 
 
+def attach_done_topics(error: TidelogError, topics: list[str], what: str) -> None:
+    """Name the topics that were changed before an error in the error's message; do nothing if there are none.
+
+    Args:
+        error: the error that will be raised; its `done` has the partitions of the failed topic only.
+        topics: the changed topics.
+        what: the verb of the message: "reset".
+    """
+    if not topics:
+        return
+    error.definite = False
+    listing = ", ".join(map(repr, topics[:NAMED_MAX])) + (", ..." if len(topics) > NAMED_MAX else "")
+    word = "topic" if len(topics) == 1 else "topics"
+    error.args = (f"{error}; {what} nevertheless: {word} {listing}", *error.args[1:])
+
+
 def _ranges(numbers: list[int]) -> list[str]:
     """Return ascending numbers as texts, consecutive numbers as one range."""
     texts: list[str] = []

@@ -18,6 +18,8 @@ HEADER: Final = b"request-timeout-ms"
 TIMEOUT_MS_MAX: Final = 600_000
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REPEATABLE: Final = frozenset({"PUT", "DELETE"})
+_PUBLISH_PATH_END: Final = "/records"
+"""End of the path of the publishing route, the only one that supports Idempotency-Key."""
 _SHOWN_CHARS_MAX: Final = 40
 
 
@@ -73,15 +75,24 @@ class Deadline:
             timer.cancel()
         return False
 
-    def problem(self, method: str, *, has_key: bool) -> Problem:
-        """Return the problem for a request whose time has expired."""
+    def problem(self, method: str, path: str, *, has_key: bool) -> Problem:
+        """Return the problem for a request whose time has expired.
+
+        Args:
+            has_key: the request has the header Idempotency-Key.
+        """
         over = f"the {self._timeout_ms} ms of Request-Timeout-Ms have expired"
         if not self.handed_on or method in _READING:
             return Problem(
                 503, "deadline_exceeded", f"{over} before anything was changed; send the request again", retryable=True
             )
         is_retryable = has_key or method in _REPEATABLE
-        advice = "send it again" if is_retryable else "use an Idempotency-Key to make a publish repeatable"
+        if is_retryable:
+            advice = "send it again"
+        elif path.endswith(_PUBLISH_PATH_END):
+            advice = "use an Idempotency-Key to make a publish repeatable"
+        else:
+            advice = "look whether it was executed before you send it again"
         return Problem(
             504,
             "deadline_exceeded",

@@ -289,7 +289,7 @@ class RequestPipeline:
             await problem.response(request.request_id)(scope, receive, send)
             return
         if await request.deadline.run(self._admit(scope, receive, send)):
-            over = request.deadline.problem(scope["method"], has_key=has_key)
+            over = request.deadline.problem(scope["method"], scope["path"], has_key=has_key)
             await over.response(request.request_id)(scope, receive, send)
 
     async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:

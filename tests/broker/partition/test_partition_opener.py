@@ -84,6 +84,16 @@ async def test_failed_opening_is_reported_and_the_next_continues(caplog: pytest.
     assert cast("str", await doors.opening.opened((ID, 1))) == "partition 1"
 
 
+async def test_an_unexpected_exception_is_reported_as_internal_and_the_next_continues() -> None:
+    doors = Doors()
+    doors.release(0, cast("ProtocolError", RuntimeError("a bug")))
+    with pytest.raises(ProtocolError, match="the node's log has the cause") as refused:
+        await doors.opening.opened((ID, 0))
+    assert refused.value.code == pb.INTERNAL
+    doors.release(1)
+    assert cast("str", await doors.opening.opened((ID, 1))) == "partition 1"
+
+
 async def test_deleted_topic_is_not_opened() -> None:
     doors, told = Doors(), list[Any]()
     for index in range(AT_ONCE + 2):

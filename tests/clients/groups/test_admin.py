@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.clients.sharing import new_topic, positions, reading, until
 
 from tidelog import Client, Group, TopicPartition, sync
-from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroupError, UnknownPartitionError
+from tidelog.errors import (
+    GroupNotEmptyError,
+    InvalidRequestError,
+    OverloadedError,
+    UnknownGroupError,
+    UnknownPartitionError,
+)
+from tidelog.requests import fetch_and_commit
 
 pytestmark = pytest.mark.e2e
 
@@ -54,6 +62,29 @@ async def test_positions_are_reset_back_and_forth(real: Client) -> None:
     assert await positions(real, topic) == {zero: 0, one: 0}
     async with reading(real.consumer(topic, group=topic)) as reader:
         await until(lambda: len(reader.seen) == 20)
+
+
+async def test_a_reset_that_fails_at_a_topic_names_the_topics_that_were_reset(
+    real: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = sorted(
+        [await new_topic(real, partitions=1, records=2), await new_topic(real, partitions=1, records=2)]
+    )
+    group = f"reset-of-{first}"
+    for topic in (first, second):
+        await real.commit(group, topic, {0: 1})
+    really = fetch_and_commit.commit
+
+    async def failing(router: Any, name: str, topic: str, positions: Any, **options: Any) -> Any:
+        if topic == second:
+            raise OverloadedError("full")
+        return await really(router, name, topic, positions, **options)
+
+    monkeypatch.setattr(fetch_and_commit, "commit", failing)
+    with pytest.raises(OverloadedError, match=f"full; reset nevertheless: topic '{first}'") as failed:
+        await real.groups.reset(group, 2)
+    assert not failed.value.definite
+    assert await positions(real, group) == {TopicPartition(first, 0): 2, TopicPartition(second, 0): 1}
 
 
 async def test_invalid_arguments_are_refused(real: Client) -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.gateway.conftest import OpenApi, Serve
 from tests.gateway.fake_log import FakeLog
 
+from tidelog_gateway.flow.deadline import Deadline
+
 BODY = {"records": [{"value": "a"}]}
 PUBLISH = "/v1/topics/t/records"
 FETCH = "/v1/topics/t/partitions/0/records"
@@ -46,6 +48,21 @@ async def test_a_request_in_time_is_answered_normally(open_api: OpenApi, log: Fa
         for method, path, body in (("POST", PUBLISH, BODY), ("GET", FETCH, None), ("GET", "/v1/topics", None)):
             answer = await client.request(method, path, json=body, headers={"Request-Timeout-Ms": "20000"})
             assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "has_key", "advice"),
+    [
+        ("POST", PUBLISH, False, "use an Idempotency-Key"),
+        ("POST", PUBLISH, True, "send it again"),
+        ("DELETE", "/v1/topics/t", False, "send it again"),
+        ("POST", "/v1/topics", False, "look whether it was executed"),
+    ],
+)
+def test_the_advice_after_an_expired_time_fits_the_route(method: str, path: str, has_key: bool, advice: str) -> None:
+    deadline = Deadline(100)
+    deadline.handed_on = True
+    assert advice in deadline.problem(method, path, has_key=has_key).detail
 
 
 async def test_a_late_body_was_not_accepted(serve: Serve, log: FakeLog) -> None:
