@@ -37,6 +37,8 @@ Stored = int | bool | str
 
 
 DEFAULT_ENGINE: Final = "segment"
+MEMORY_ASYNC: Final = "memory-async"
+"""The name, in epochs and directories, of the engine of topics with `engine` = memory and `flush` = async."""
 OTHER_NAME_PATTERN: Final = "[a-z][a-z0-9_.-]{0,63}"
 """Regular expression of a value that is a name, such as that of an engine; at most 64 characters."""
 _NAME: Final = re.compile(OTHER_NAME_PATTERN)
