@@ -280,10 +280,14 @@ def recovered(
             return None
         contents = Contents(start, directory, begins_at=(store.start_offset, store.start_digest))
         _load(store, contents, reserve)
-        contents.written_offset = contents.end.offset
-        return contents
+        is_whole = contents.end.offset == store.end_offset and (store.damage is None or store.is_repairing)
     finally:
         store.close(sync=False)
+    if is_whole:
+        contents.written_offset = contents.end.offset
+    else:  # The files must not have records that the memory lacks.
+        remove_files(fs, directory)
+    return contents
 
 
 def _check(batches: Sequence[memoryview], epoch: int, at: SegmentEnd) -> None:

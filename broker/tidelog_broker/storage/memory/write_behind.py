@@ -75,7 +75,7 @@ class WriterThread:
         self._idle_s = idle_s
         self._condition = threading.Condition()
         self._due: list[FileCopy] = []
-        self._is_running = False
+        self.is_running = False
 
     def wake(self, copy: FileCopy) -> None:
         """Queue a copy, and start the thread unless it runs."""
@@ -87,8 +87,8 @@ class WriterThread:
             copy.is_due = True
             self._due.append(copy)
             self._condition.notify()
-            if not self._is_running:
-                self._is_running = True
+            if not self.is_running:
+                self.is_running = True
                 threading.Thread(target=self._run, name="tidelog-write-behind", daemon=True).start()
 
     def _run(self) -> None:
@@ -111,7 +111,7 @@ class WriterThread:
         """Wait for copies that are due; None if there were none for long, and the thread has to end."""
         with self._condition:
             if not self._due and not self._condition.wait_for(lambda: bool(self._due), self._idle_s):
-                self._is_running = False
+                self.is_running = False
                 return None
             due, self._due = self._due, []
             for copy in due:
