@@ -166,9 +166,10 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="flush",
-            help="When a record is on disk: before its acknowledgement, at intervals, or when the system writes it.",
+            help="When a record is on disk: before its acknowledgement, at intervals, or when the system writes it. "
+            "`async` writes records of `engine` = memory in the background.",
             kind=str,
-            choices={"always": pb.ALWAYS, "interval": pb.INTERVAL, "never": pb.NEVER},
+            choices={"always": pb.ALWAYS, "interval": pb.INTERVAL, "never": pb.NEVER, "async": pb.ASYNC},
             default=pb.ALWAYS,
         ),
         TopicSetting(

@@ -334,10 +334,9 @@ class ReplicaLog:
         epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
         if any(self._others_hold(epoch) for epoch in epochs):
             return self._log_start
-        newest, active = self.store.active, self._chain.active
-        if newest is not None and newest.is_lost and newest.epoch < active.epoch:
-            return max(self._log_start, active.start_offset)  # The engine of the only copy has lost all of it.
-        return max(self._log_start, self.store.start_offset)
+        store = self.store
+        beside = (copy for epoch in store.copies.partial_epochs if (copy := store.copy_of(epoch)) is not None)
+        return max(self._log_start, min([store.start_offset, *(copy.start_offset for copy in beside)]))
 
     def raise_log_start(self, offset: int) -> None:
         """Raise the log start, because retention has deleted more. A worker may read it concurrently."""

@@ -96,6 +96,7 @@ class MemoryEngine(Engine):
             indexes=frozenset({"key", "tag"}),
             bytes_max=budget.bytes_max,
             never_wait=_CALLS,
+            write_behind=True,
         )
         self._fs = fs
         self.budget = budget
