@@ -11,6 +11,7 @@ from tests.simulation.scenario import (
     DEDUPLICATED,
     DELETED_AND_LOST,
     IN_MEMORY,
+    IN_MEMORY_ASYNC,
     INDEXED,
     KEYED_REQUESTS,
     RETENTION,
@@ -106,6 +107,18 @@ def test_every_invariant_holds_with_records_in_memory(first: int) -> None:
     losses = 0
     for seed in range(first, first + 20):
         result = run_seed(seed, mixture=IN_MEMORY)
+        assert not result.invariant, report(result)
+        losses += result.losses
+    assert losses >= 5, "where nothing is lost, the rules of losses are not checked"
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, MEMORY_SEEDS, 20))]
+)
+def test_every_invariant_holds_with_records_that_are_written_in_the_background(first: int) -> None:
+    losses = 0
+    for seed in range(first, first + 20):
+        result = run_seed(seed, mixture=IN_MEMORY_ASYNC)
         assert not result.invariant, report(result)
         losses += result.losses
     assert losses >= 5, "where nothing is lost, the rules of losses are not checked"

@@ -108,25 +108,6 @@ class TopicEngines:
                     f"another engine: {able}",
                 )
 
-    def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:
-        """Refuse a change that `check` refuses, or one to another engine that loses its records in a restart.
-
-        The loss of the new engine's records would leave a gap in the log after the records in the earlier engine.
-
-        Raises:
-            ProtocolError: INVALID_REQUEST with the engines that can apply the change.
-        """
-        self.check(after)
-        if after.engine in {before.engine, "", SEGMENT} or self._capabilities(after.engine).survives_restart:
-            return
-        able = [name for name in self._able(after) if self._capabilities(name).survives_restart]
-        raise ProtocolError(
-            pb.INVALID_REQUEST,
-            f"engine {after.engine} loses its records in a restart, which would leave a gap in the log after the "
-            f"records that this topic has in engine {before.engine or SEGMENT}; create another topic with "
-            f"{after.engine}, or use an engine that keeps its records: {', '.join(able)}",
-        )
-
     def _able(self, config: pb.TopicConfig) -> list[str]:
         """Return the installed engines that can apply a configuration."""
         found: list[str] = []
