@@ -239,19 +239,20 @@ class Backfill:
         if epoch is None:
             return
         decision, sources = state.decision(epoch), self._sources_of(epoch)
-        if not sources and state.log.is_volatile(epoch):
+        start_offset = state.start_of(epoch)
+        have = Position(*(self._have(epoch) or (start_offset, 0)))
+        is_complete = have.offset == decision.end_offset
+        if not sources and not is_complete and state.log.is_volatile(epoch):
             self._lose(epoch)
             self.go_on(now_ms)
             return
-        if not sources:
+        if not sources and not is_complete:
             state.halt(
                 f"epoch {epoch} is incomplete on this node and no other node has it; replace this node (--replace)"
             )
             return
-        first = self._restarts % len(sources)
-        sources = sources[first:] + sources[:first]
-        start_offset = state.start_of(epoch)
-        have = Position(*(self._have(epoch) or (start_offset, 0)))
+        first = self._restarts % max(len(sources), 1)
+        sources = sources[first:] + sources[:first] or [state.node_id]  # Nobody is asked for a complete copy.
         self._fetch = PeerFetch(
             state.key,
             epoch,

@@ -20,7 +20,7 @@ from typing import Final, Literal
 from tidelog_broker.storage.directory.engine_marker import is_engine_marker
 from tidelog_broker.storage.directory.repair_markers import REPAIR_MARKER
 from tidelog_broker.storage.engine.store import Engine, EpochStart, EpochStore, padded
-from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, StorageError, is_shortage
+from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, StorageError, space_or_failure
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.contents import Contents
 from tidelog_broker.storage.memory.memory_reader import MemoryReader
@@ -101,27 +101,18 @@ class FileCopy:
         if self.is_closed or self.writing == "failed":
             return False
         try:
-            is_left = work()
-        except (StorageError, OSError) as error:
+            return work()
+        except OSError as error:
+            self._note(space_or_failure("the records cannot be written", error))
+        except StorageError as error:
             self._note(error)
-            return False
-        self.writing = "on"
-        return is_left
+        return False
 
-    def _note(self, error: StorageError | OSError) -> None:
-        is_full = is_shortage(error) if isinstance(error, OSError) else isinstance(error, DiskFullError)
-        if is_full and self.writing == "on":
-            log.warning(
-                "%s: new records stay in memory only until they can be written: %s; free disk space", self.directory, error
-            )
-        elif not is_full:
-            log.error(
-                "%s: new records stay in memory only, because writing them failed: %s; check the disk and restart this "
-                "node",
-                self.directory,
-                error,
-            )
-        self.writing = "full" if is_full else "failed"
+    def _note(self, error: StorageError) -> None:
+        writing: Writing = "full" if isinstance(error, DiskFullError) else "failed"
+        if writing != self.writing:
+            log.warning("%s: new records stay in memory only: %s", self.directory, error.message)
+        self.writing = writing
 
     def _write(self, bytes_max: int) -> bool:
         contents, store = self._contents, self._opened()
@@ -140,6 +131,7 @@ class FileCopy:
         while store.segment_count > 1 and store.oldest_end_offset <= start_offset:
             store.delete_oldest_segment()
             store.sync_names()
+        self.writing = "on"
         return store.end_offset < end_offset
 
     def _sync(self) -> bool:
