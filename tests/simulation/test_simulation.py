@@ -124,6 +124,13 @@ def test_every_invariant_holds_with_records_that_are_written_in_the_background(f
     assert losses >= 5, "where nothing is lost, the rules of losses are not checked"
 
 
+@pytest.mark.parametrize("seed", [1334, 2087])
+def test_an_ended_epoch_of_which_only_prefixes_were_written_is_lost_as_a_whole(seed: int) -> None:
+    """The readers of prefixes get the bounds, and an owner with a prefix and a snapshot of producers begins."""
+    result = run_seed(seed, mixture=IN_MEMORY_ASYNC)
+    assert not result.invariant, report(result)
+
+
 def test_a_seed_gives_the_same_events_twice() -> None:
     first, second = run_seed(7), run_seed(7)
     assert (first.checksum, first.events) == (second.checksum, second.events)

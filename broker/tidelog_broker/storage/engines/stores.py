@@ -27,7 +27,7 @@ from tidelog_broker.storage.io.errors import EngineMissingError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.memory_engine import memory_engine
 from tidelog_broker.storage.memory.memory_store import MEMORY
-from tidelog_broker.storage.memory.write_behind import write_behind_engine
+from tidelog_broker.storage.memory.write_behind import Unwritten, WriteBehindEngine, write_behind_engine
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.topic_settings import MEMORY_ASYNC
 
@@ -72,6 +72,12 @@ def engine_named(volume: Volume, name: str) -> Engine:
     if engine is None:
         engine = volume.engines[name] = _factory(name)(volume)
     return engine
+
+
+def unwritten(volume: Volume) -> Unwritten:
+    """Return what the records in memory of topics with `flush=async` lack in their files."""
+    engine = volume.engines.get(MEMORY_ASYNC)
+    return engine.unwritten() if isinstance(engine, WriteBehindEngine) else Unwritten(0, 0)
 
 
 def survives_restart(volume: Volume, engine: str) -> bool:
