@@ -63,7 +63,20 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = (driver, shell, disk, recovery, retention, index, compaction, scrub, content, producers, memory, behind)
+        shells = (
+            driver,
+            shell,
+            disk,
+            recovery,
+            retention,
+            index,
+            compaction,
+            scrub,
+            content,
+            producers,
+            memory,
+            behind,
+        )
         return self.replacements.__module__ not in {one.__name__ for one in shells}
 
 

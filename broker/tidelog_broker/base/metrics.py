@@ -88,7 +88,7 @@ class NodeMetrics:
         )
         self.unwritten_partitions = self._gauge(
             "tidelog_unwritten_partitions",
-            "Partitions with `flush=async` whose new records are only in memory, because the disk is full or has failed",
+            "Partitions with `flush=async` whose new records are only in memory: the disk is full or has failed",
         )
         self.missing_epochs = self._gauge(
             "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks entirely or in part"

@@ -518,7 +518,7 @@ class EngineSuite:
     def test_restart_finds_what_was_synced_or_says_that_it_is_lost(
         self, volume: Volume, fs: FailingFileSystem, directory: Path, store: EpochStore
     ) -> None:
-        """After a restart, synced records exist if the engine survives it; otherwise the store has a prefix and is lost."""
+        """After a restart, synced records exist if the engine survives it; otherwise a prefix exists, and is lost."""
         written = [one for _ in range(20) for one in append(store, [batch([b"a"], size_bytes=300)])]
         store.sync()
         restarted = self.started(fs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.node.node import Node
+from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.engines.stores import unwritten
 from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_proto import broker_pb2 as pb
@@ -56,11 +58,23 @@ async def values_from(peer: Peer, topic_id: bytes, offset: int) -> list[bytes | 
     return [value for one in await peer.fetch(topic_id, offset) for value in one.values()]
 
 
+def is_after(cluster: ClusterStand, epoch: int) -> bool:
+    return cluster.partition(NODES[0]).state.epoch > epoch
+
+
+def is_longer(acknowledged: Sequence[bytes], count: int) -> bool:
+    return len(acknowledged) > count
+
+
+def reads_to(state: PartitionState, end: int) -> bool:
+    return state.readable_end == end
+
+
 # --- flush=async ---------------------------------------------------------------------------------------
 
 
 async def test_restart_of_all_nodes_finds_what_was_written(cluster: ClusterStand) -> None:
-    """M3: what was not written is lost with its offsets, and readers of it get the bounds."""
+    """M3: unwritten records are lost with their offsets, and their readers get the bounds."""
     await cluster.start(flush=pb.ASYNC, engine=MEMORY_ASYNC)
     await cluster.publish(b"a", b"b")
     await cluster.agree(b"a", b"b")
@@ -75,7 +89,7 @@ async def test_restart_of_all_nodes_finds_what_was_written(cluster: ClusterStand
     assert resume > 2, "a copy counts as lost even if everything was written"
     for name in NODES:
         state = cluster.partition(name).state
-        await settled(lambda state=state: state.readable_end == resume + 1, "a node lacks the record")
+        await settled(partial(reads_to, state, resume + 1), "a node lacks the record")
         peer = await cluster.peer(name)
         assert await values_from(peer, TOPIC_ID, 0) == [b"a", b"b"]
         assert await values_from(peer, TOPIC_ID, resume) == [b"c"]
@@ -277,9 +291,8 @@ async def test_a_hundred_switches_under_load_keep_every_record_once(cluster: Clu
         cluster.partition(owner).driver.roll_over(
             Plan(owner, NODES, 2, pb.NEVER if engine else pb.ALWAYS, engine=engine)
         )
-        await settled(lambda epoch=epoch: cluster.partition(NODES[0]).state.epoch > epoch, "no new epoch")
-        before = len(acknowledged)
-        await settled(lambda before=before: len(acknowledged) > before, "nothing is acknowledged")
+        await settled(partial(is_after, cluster, epoch), "no new epoch")
+        await settled(partial(is_longer, acknowledged, len(acknowledged)), "nothing is acknowledged")
     is_over = True
     await publishing
     assert len(acknowledged) >= 100

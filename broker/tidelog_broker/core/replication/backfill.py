@@ -24,10 +24,10 @@ No node drops a copy before all older epochs that are compacted with it have rea
 quorum of copies exists, each epoch is available in its newest version or in all versions from which that is made.
 
 An engine may keep an epoch only as long as its process runs. If every holder of such an epoch has answered repeatedly
-that it has no records of the epoch, or no other node holds it, the epoch counts as lost: readers continue at its end, a new owner opens the
-partition without the epoch's producer state, and the holders are asked only every `LOST_REST_MS` (ADR 0189). Epochs
-before the lost one are fetched as usual. Their copies remain beside the log, because the log must not have gaps, and
-readers read them from there.
+that it has no records of the epoch, or no other node holds it, the epoch counts as lost: readers continue at its end, a
+new owner opens the partition without the epoch's producer state, and the holders are asked only every `LOST_REST_MS`
+(ADR 0189). Epochs before the lost one are fetched as usual. Their copies remain beside the log, because the log must
+not have gaps, and readers read them from there.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Backfill:
             )
             return
         first = self._restarts % max(len(sources), 1)
-        sources = sources[first:] + sources[:first] or [state.node_id]  # Nobody is asked for a complete copy.
+        sources = sources[first:] + sources[:first] or [state.node_id]  # No node is asked for a complete copy.
         self._fetch = PeerFetch(
             state.key,
             epoch,

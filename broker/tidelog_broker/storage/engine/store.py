@@ -120,8 +120,8 @@ class EpochStore(ABC):
         reader: reads the store, on any thread.
         is_repairing: whether the store is in LIMBO because it lacks records that it once had, and takes appends of
             just these records.
-        is_lost: whether the engine has lost records that the store had when an earlier process had it open; what the
-            store has then is a prefix, which may be empty.
+        is_lost: whether the engine may have lost records that the store had in an earlier process; the store then has a
+            prefix of them, which may be empty.
         segment_bytes: the size of parts that begin from now on.
         synced_offset: everything below it is durable, provided that the engine itself is durable.
     """

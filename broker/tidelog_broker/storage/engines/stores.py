@@ -4,8 +4,8 @@ The segment and the memory engine are part of Tidelog. Others are found by the e
 installed packages: the name of an entry point is that of the engine, and its object is called with the node's `Volume`
 when the engine is first used. A name of a built-in engine cannot be replaced.
 
-Topics with `flush=async` are stored by a variant of the memory engine, which is found by a name of its own but cannot be
-chosen by it.
+A variant of the memory engine stores topics with `flush=async`. It has a name of its own, by which topics cannot choose
+it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def engine_named(volume: Volume, name: str) -> Engine:
 
 
 def unwritten(volume: Volume) -> Unwritten:
-    """Return what the records in memory of topics with `flush=async` lack in their files."""
+    """Return the records of topics with `flush=async` that are not in files; see `write_behind`."""
     engine = volume.engines.get(MEMORY_ASYNC)
     return engine.unwritten() if isinstance(engine, WriteBehindEngine) else Unwritten(0, 0)
 

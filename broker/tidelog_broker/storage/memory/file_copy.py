@@ -1,7 +1,7 @@
 """The files of an epoch in memory whose topic has `flush=async`: a prefix of its records, written in the background.
 
-The files belong to a store of another engine, the *file store*, in the directory of the epoch. `write` appends to it what
-was appended to the memory since, so the records in memory are their own queue: a slow disk takes no further memory.
+The files belong to a store of another engine, the *file store*, in the directory of the epoch. `write` appends to it
+the records that are only in memory, so these records are the queue: a slow disk takes no further memory.
 After a restart `recovered` reads the files into memory again, as far as they are valid.
 
 The files never have a record that the memory does not have at that offset: before the end of the memory is truncated,
@@ -38,8 +38,8 @@ WRITTEN_BYTES: Final = MIB
 """How much is read from memory and appended to the file store at once."""
 
 Writing = Literal["on", "full", "failed"]
-"""`on`: records are written; `full`: no space, another attempt follows; `failed`: nothing more is written before the store
-is opened again.
+"""`on`: records are written; `full`: no space, another attempt follows; `failed`: nothing more is written before the
+store is opened again.
 """
 
 
@@ -52,7 +52,9 @@ class FileCopy:
         is_closed: whether nothing more is written.
     """
 
-    def __init__(self, fs: FileSystem, files: Engine, directory: Path, contents: Contents, *, segment_bytes: int) -> None:
+    def __init__(
+        self, fs: FileSystem, files: Engine, directory: Path, contents: Contents, *, segment_bytes: int
+    ) -> None:
         self.writing: Writing = "on"
         self.is_due = False
         self.directory = directory
@@ -121,7 +123,9 @@ class FileCopy:
             try:
                 found = self._reader.read(store.end_offset, WRITTEN_BYTES, limit_offset=end_offset)
             except ProtocolError:
-                return True  # Retention has deleted these records from memory meanwhile: the files begin again after them.
+                return (
+                    True  # Retention has deleted these records from memory meanwhile: the files begin again after them.
+                )
             size_bytes = sum(padded(len(batch)) for batch in found.batches)
             store.ensure_space(size_bytes)
             store.append(found.batches)
@@ -147,7 +151,7 @@ class FileCopy:
 
     @contextlib.contextmanager
     def cut(self, end_offset: int) -> Iterator[None]:
-        """Truncate the files at a batch boundary, durably, and write nothing until the block, which cuts the memory, ends.
+        """Truncate the files at a batch boundary, durably; write nothing until the block, which cuts the memory, ends.
 
         Raises:
             OSError: the files can neither be truncated nor removed.
@@ -167,14 +171,16 @@ class FileCopy:
                 store.truncate(end_offset)
                 self._contents.written_offset = end_offset
         except (StorageError, OSError) as error:
-            log.warning("%s: the written records are removed, because they cannot be truncated: %s", self.directory, error)
+            log.warning(
+                "%s: the written records are removed, because they cannot be truncated: %s", self.directory, error
+            )
             return False
         return True
 
     # --- the file store --------------------------------------------------------------------------------
 
     def _opened(self) -> EpochStore:
-        """Return the file store, which may begin anew, because its records do not reach those in memory."""
+        """Return the file store; create it if its records do not reach those in memory."""
         store = self._store = self._store or self._existing()
         first = self._contents.blocks[0]
         if store is None or store.end_offset < first.base_offset:
@@ -188,7 +194,7 @@ class FileCopy:
         return store
 
     def _existing(self) -> EpochStore | None:
-        """Open the files that a closed store or an earlier process has left; remove files that differ from the memory."""
+        """Open the files of a closed store or an earlier process; remove files that differ from the memory."""
         if self._files.is_deleted(self._fs.list_dir(self.directory)):
             return None
         try:
@@ -221,7 +227,7 @@ class FileCopy:
     def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            with contextlib.suppress(StorageError):  # What is not synced may be missing after a power cut.
+            with contextlib.suppress(StorageError):  # A power cut may then remove unsynced records.
                 store.close()
 
 
@@ -250,7 +256,7 @@ def recovered(
 ) -> Contents | None:
     """Read the records of an epoch that an earlier process has written; None if there are none.
 
-    They are a prefix of those that the epoch had: the first batch that is damaged, or does not fit into memory, ends it.
+    They are a prefix of those that the epoch had: the first batch that is damaged or does not fit into memory ends it.
 
     Args:
         reserve: reserves memory; raises MemoryFullError.

@@ -166,9 +166,7 @@ class MemoryEngine(Engine):
         del directory, start, segment_bytes
         return None
 
-    def _store(
-        self, directory: Path, contents: Contents, *, segment_bytes: int, is_repairing: bool
-    ) -> MemoryStore:
+    def _store(self, directory: Path, contents: Contents, *, segment_bytes: int, is_repairing: bool) -> MemoryStore:
         return MemoryStore(
             self._fs, directory, contents, self.budget, segment_bytes=segment_bytes, is_repairing=is_repairing
         )

@@ -1,7 +1,7 @@
 """The memory engine with `flush=async`: records are in memory, and are written to files in the background.
 
-What it promises is what the memory engine promises: a copy counts as lost after each restart, whatever the files have. The
-files shorten the loss: after a restart the store has the prefix that was written, so that fewer records have to be
+The engine promises the same as the memory engine: a copy counts as lost after each restart, even if the files are
+complete. The files shorten the loss: after a restart the store has the written prefix, so that fewer records have to be
 fetched, and fewer are lost if all copies restart. See docs/adr/0199.
 
 A full, failing or slow disk changes nothing for publishers: records stay in memory, within the bounds of the memory
@@ -38,7 +38,7 @@ _TURN_BYTES: Final = 8 * WRITTEN_BYTES
 
 
 class Unwritten(NamedTuple):
-    """What is not on the disk yet, of all open stores.
+    """The records of all open stores that are not on the disk.
 
     Attributes:
         backlog_bytes: records that are not written, rounded up to whole blocks.
@@ -79,8 +79,6 @@ class WriterThread:
 
     def wake(self, copy: FileCopy) -> None:
         """Queue a copy, and start the thread unless it runs."""
-        if copy.is_due:
-            return
         with self._condition:
             if copy.is_due:
                 return
@@ -115,7 +113,7 @@ class WriterThread:
                 return None
             due, self._due = self._due, []
             for copy in due:
-                copy.is_due = False  # Before it is written: what is appended from now on queues it again.
+                copy.is_due = False  # Before it is written: a later append queues it again.
             return due
 
 
@@ -130,9 +128,9 @@ class WriteBehindStore(MemoryStore):
         directory: Path,
         contents: Contents,
         memory: Bytes,
+        *,
         copy: FileCopy,
         schedule: Schedule,
-        *,
         segment_bytes: int,
         is_repairing: bool,
     ) -> None:
@@ -201,7 +199,7 @@ class WriteBehindEngine(MemoryEngine):
         self._copies: weakref.WeakSet[FileCopy] = weakref.WeakSet()
 
     def unwritten(self) -> Unwritten:
-        """Return what is not on the disk yet."""
+        """Return the size of the records that are not on the disk, and the number of stores that cannot be written."""
         copies = self._open_copies()
         return Unwritten(sum(copy.backlog_bytes for copy in copies), sum(copy.writing != "on" for copy in copies))
 
@@ -235,8 +233,8 @@ class WriteBehindEngine(MemoryEngine):
             directory,
             contents,
             self.budget,
-            copy,
-            self._schedule,
+            copy=copy,
+            schedule=self._schedule,
             segment_bytes=segment_bytes,
             is_repairing=is_repairing,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -67,27 +68,25 @@ def test_a_process_that_ends_at_any_step_keeps_what_its_engines_promise(before: 
         sim = sim.restart() if ends == "killed" else sim.power_cut(Random(steps))
         log = opened(sim)
         assert log.limbo is None
-        check_kept(log, before, after, first, second, third)
+        check_kept(log, (SEGMENT, before, after), (first, second, third))
         log.close()
-        check_kept(opened(sim.restart()), before, after, first, second, third)
+        check_kept(opened(sim.restart()), (SEGMENT, before, after), (first, second, third))
     assert steps > 5
 
 
-def check_kept(
-    log: PartitionLog, before: str, after: str, first: list[bytes], second: list[bytes], third: list[bytes]
-) -> None:
+def check_kept(log: PartitionLog, engines: Sequence[str], written: Sequence[list[bytes]]) -> None:
     """Check the epochs of a log after a restart during a change.
 
     Args:
-        first, second: the records of the durable epoch and of the one in the engine `before`.
-        third: the records after the change, if it was complete.
+        engines: of epochs 0 to 2.
+        written: the records of each epoch; the last one is empty if the change was not complete.
     """
     held = {store.epoch: store for store in log.epochs}
     found = {epoch: list(map(bytes, all_of(store))) for epoch, store in held.items()}
     for epoch, records in found.items():
-        possible = {0: first, 1: second, 2: third}[epoch]
+        possible = written[epoch]
         assert records == possible[: len(records)] or not possible
-        is_durable = {0: SEGMENT, 1: before, 2: after}[epoch] == SEGMENT
+        is_durable = engines[epoch] == SEGMENT
         is_open = epoch == max(held)
         if is_durable or not is_open:
             assert len(records) >= len(possible), "an epoch in files, or one that has ended, is whole"
@@ -118,7 +117,9 @@ def test_a_full_disk_refuses_the_change_and_room_again_allows_it(before: str, af
 
 def no_space(operation: str, path: object) -> OSError | None:
     del path
-    return OSError(28, "no space left on the simulated disk") if operation in {"create", "make_dir", "allocate"} else None
+    return (
+        OSError(28, "no space left on the simulated disk") if operation in {"create", "make_dir", "allocate"} else None
+    )
 
 
 def test_a_hundred_changes_lose_nothing_before_a_restart_and_no_file_after_it() -> None:

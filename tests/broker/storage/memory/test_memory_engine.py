@@ -12,7 +12,8 @@ from tests.broker.storage.sim_disk import SimDisk
 from tidelog_broker.storage.engine.store import EpochStart, EpochStore
 from tidelog_broker.storage.engines.stores import create_store, engine_named, remove_store
 from tidelog_broker.storage.io.errors import DamagedError, MemoryFullError
-from tidelog_broker.storage.memory.memory_engine import FILE_NAME, MemoryEngine
+from tidelog_broker.storage.memory.file_copy import FILE_NAME
+from tidelog_broker.storage.memory.memory_engine import MemoryEngine
 from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk

@@ -1,4 +1,4 @@
-"""Records in memory that are written to files in the background: what a restart finds, and what a bad disk changes."""
+"""Records in memory that are written to files in the background: restarts, and disks that are full or fail."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_damaged_record_ends_the_prefix() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_power_cut_at_any_step_leaves_a_prefix(seed: int) -> None:
-    """Whatever was truncated or replaced before the power cut does not come back."""
+    """Records that were truncated or replaced before the power cut do not come back."""
     random = Random(f"write behind {seed}")
     sim = new_disk()
     disk = started(sim)
@@ -328,9 +328,9 @@ def test_memory_bound_is_shared_with_the_memory_engine() -> None:
     disk = disk_on(new_disk())
     disk.memory_bytes = 400_000
     store = created(disk)
-    with pytest.raises(MemoryFullError):
-        for _ in range(100):
-            append(store, [batch(bytes(10_000))])
+    append(store, [batch(bytes(10_000))])
+    with pytest.raises(MemoryFullError, match="200,000"):
+        store.ensure_space(200_001)
     memory = engine_named(disk, "memory")
     assert engine_of(disk).budget is memory.budget  # type: ignore[attr-defined]
     store.close()
