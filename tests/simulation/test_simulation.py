@@ -121,7 +121,7 @@ def test_every_invariant_holds_with_records_that_are_written_in_the_background(f
         result = run_seed(seed, mixture=IN_MEMORY_ASYNC)
         assert not result.invariant, report(result)
         losses += result.losses
-    assert losses >= 5, "where nothing is lost, the rules of losses are not checked"
+    assert losses >= 3, "where nothing is lost, the rules of losses are not checked"
 
 
 @pytest.mark.parametrize("seed", [1334, 2087])
