@@ -14,7 +14,7 @@ from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at
 
-Flush = Literal["always", "interval", "never"]
+Flush = Literal["always", "interval", "never", "async"]
 Cleanup = Literal["delete", "compact", "compact,delete"]
 Acks = Literal["quorum", "1", "all"]
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
@@ -176,7 +176,8 @@ class TopicSettings(TypedDict, total=False):
 
     Attributes:
         flush: when records are written to disk. "always": before they are acknowledged; "interval": every
-            `flush_interval_ms`; "never": when the operating system writes them.
+            `flush_interval_ms`; "never": when the operating system writes them; "async": in the background, for topics
+            with `engine="memory"`.
         flush_interval_ms: time between two flushes, for "interval".
         retention_bytes: maximum size of each partition; beyond it, the segments with the lowest offsets are deleted. 0:
             no limit.

@@ -56,6 +56,7 @@ class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ALWAYS: _ClassVar[Flush]
     INTERVAL: _ClassVar[Flush]
     NEVER: _ClassVar[Flush]
+    ASYNC: _ClassVar[Flush]
 
 class Cleanup(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -161,6 +162,7 @@ FLUSH_UNSPECIFIED: Flush
 ALWAYS: Flush
 INTERVAL: Flush
 NEVER: Flush
+ASYNC: Flush
 CLEANUP_UNSPECIFIED: Cleanup
 DELETE: Cleanup
 COMPACT: Cleanup

@@ -37,6 +37,9 @@ Stored = int | bool | str
 
 
 DEFAULT_ENGINE: Final = "segment"
+FLUSH_ASYNC: Final = "topic.async"
+MEMORY_ASYNC: Final = "memory-async"
+"""The name, in epochs and directories, of the engine of topics with `engine` = memory and `flush` = async."""
 OTHER_NAME_PATTERN: Final = "[a-z][a-z0-9_.-]{0,63}"
 """Regular expression of a value that is a name, such as that of an engine; at most 64 characters."""
 _NAME: Final = re.compile(OTHER_NAME_PATTERN)
@@ -73,6 +76,8 @@ class TopicSetting:
         alterable: whether clients can set and change it.
         feature: the feature that a node needs to apply a value other than the default; empty: every node applies it.
         since: the first release with the setting.
+        choice_features: the features that a node needs to apply some choices of a setting that is older than they are,
+            by stored value.
     """
 
     name: str
@@ -90,6 +95,7 @@ class TopicSetting:
     alterable: bool = True
     feature: str = ""
     since: str = "0.1.0"
+    choice_features: Mapping[Stored, str] = field(default_factory=dict)
 
     def encode(self, value: object) -> Stored:
         """Return the value of the `TopicConfig` field for a value of this setting.
@@ -164,9 +170,11 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="flush",
-            help="When a record is on disk: before its acknowledgement, at intervals, or when the system writes it.",
+            help="When a record is on disk: before its acknowledgement, at intervals, or when the system writes it. "
+            "`async` writes records of `engine` = memory in the background.",
             kind=str,
-            choices={"always": pb.ALWAYS, "interval": pb.INTERVAL, "never": pb.NEVER},
+            choices={"always": pb.ALWAYS, "interval": pb.INTERVAL, "never": pb.NEVER, "async": pb.ASYNC},
+            choice_features={pb.ASYNC: FLUSH_ASYNC},
             default=pb.ALWAYS,
         ),
         TopicSetting(
@@ -292,8 +300,11 @@ def fill_in_defaults(config: pb.TopicConfig) -> None:
 
 def needed_features(config: pb.TopicConfig) -> set[str]:
     """Return the features that a node needs to apply a configuration."""
-    return {
-        setting.feature
-        for name, setting in TOPIC_SETTINGS.items()
-        if setting.feature and getattr(config, name) not in {setting.default, type(setting.default)()}
-    }
+    needed: set[str] = set()
+    for name, setting in TOPIC_SETTINGS.items():
+        stored = getattr(config, name)
+        if setting.feature and stored not in {setting.default, type(setting.default)()}:
+            needed.add(setting.feature)
+        if stored in setting.choice_features:
+            needed.add(setting.choice_features[stored])
+    return needed

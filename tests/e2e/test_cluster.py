@@ -44,6 +44,7 @@ class Cluster:
         command = [sys.executable, "-m", "tidelog_cli.up.supervised_child", str(os.getpid()), "tidelog_cli", "node"]
         with (self.data / f"{node_id}.log").open("ab") as log:
             self.again.append(subprocess.Popen([*command, *map(str, words)], stdout=subprocess.DEVNULL, stderr=log))
+        self.nodes[node_id]["pid"] = self.again[-1].pid
 
 
 @contextlib.asynccontextmanager

@@ -7,6 +7,7 @@ M3: an offset that was given out is given to no other record, and readers that l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidelog_proto import broker_pb2 as pb
@@ -33,7 +34,7 @@ class Losses:
         if value.end_offset < committed:
             for header in list(truth.batches[value.epoch].values()):
                 if value.end_offset < header.end_offset <= committed:
-                    self._may_lose(header)
+                    self._may_lose(header, truth.durable)
             truth.require(
                 value.lost_until >= committed,
                 "M3",
@@ -43,10 +44,15 @@ class Losses:
         if value.lost_until:
             self._ranges.append(range(value.end_offset, value.lost_until))
 
-    def _may_lose(self, header: BatchHeader) -> None:
+    def _may_lose(self, header: BatchHeader, held_by: Mapping[tuple[str, int], int]) -> None:
+        """A batch is lost: an ack quorum of its holders does not have it any more (M1).
+
+        Args:
+            held_by: the offset up to which each node has each epoch.
+        """
         truth, epoch, end = self._truth, header.epoch, header.end_offset
         had = {node for (node, at), held in truth.ever.items() if at == epoch and held >= end}
-        have = {node for (node, at), held in truth.durable.items() if at == epoch and held >= end}
+        have = {node for (node, at), held in held_by.items() if at == epoch and held >= end}
         quorum = truth.descriptors[epoch].ack_quorum
         truth.require(
             len(had - have) >= quorum,
@@ -66,7 +72,10 @@ class Losses:
             )
 
     def told(self, who: str, position: int, resume: int) -> None:
-        """A reader gets an error with the offset at which it continues: everything before that is lost."""
+        """A reader gets an error with the offset at which it continues: everything before that is lost.
+
+        An ended epoch of which no copy reaches the end is lost as a whole, even if restarts have found prefixes.
+        """
         truth = self._truth
         truth.require(resume > position, "M3", f"{who} sends a reader from {position} to {resume}")
         for epoch in truth.epochs():
@@ -74,4 +83,4 @@ class Losses:
             end = chosen.value.end_offset if chosen is not None else truth.committed.get(epoch, 0)
             for header in list(truth.batches[epoch].values()):
                 if header.record_count and position <= header.base_offset < resume and header.end_offset <= end:
-                    self._may_lose(header)
+                    self._may_lose(header, truth.since_start)

@@ -26,12 +26,14 @@ from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_scrub as scrub
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
+from tests.simulation import mutations_write_behind as behind
 from tests.simulation.scenario import (
     AGES,
     COMPACTED_AND_DELETED,
     DEDUPLICATED,
     DELETED_AND_LOST,
     IN_MEMORY,
+    IN_MEMORY_ASYNC,
     INDEXED,
     KEYED_REQUESTS,
     LOST_SEGMENTS,
@@ -62,7 +64,20 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = (driver, shell, disk, recovery, retention, index, compaction, scrub, content, producers, memory)
+        shells = (
+            driver,
+            shell,
+            disk,
+            recovery,
+            retention,
+            index,
+            compaction,
+            scrub,
+            content,
+            producers,
+            memory,
+            behind,
+        )
         return self.replacements.__module__ not in {one.__name__ for one in shells}
 
 
@@ -273,11 +288,19 @@ MEMORY = [
 ]
 """Of losses of records in memory."""
 
+WRITE_BEHIND = [
+    Mutant("a prefix taken for a whole copy", behind.prefix_is_whole, mixture=IN_MEMORY_ASYNC),
+    Mutant("a ceiling that a prefix replaces", behind.no_ceiling_of_a_prefix, mixture=IN_MEMORY_ASYNC),
+    Mutant("written records taken for durable", behind.survives, mixture=IN_MEMORY_ASYNC),
+    Mutant("a part of an ended epoch taken for whole", behind.part_of_an_ended_epoch_is_whole, mixture=IN_MEMORY_ASYNC),
+]
+"""Of records in memory that are written in the background."""
+
 MUTANTS = {
     mutant.name: mutant
     for part in (
         *(LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES, KEYS),
-        *(SHARED, MEMORY),
+        *(SHARED, MEMORY, WRITE_BEHIND),
     )
     for mutant in part
 }

@@ -21,6 +21,7 @@ from tests.broker.storage.sim_disk import PowerCutError
 from tests.simulation.copies import Copy
 from tests.simulation.journals import META, open_journals
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.scenario import IN_MEMORY_ASYNC
 from tests.simulation.surroundings import LOOK_US, Neighbours, Seen
 from tests.simulation.workers import SimHeadStarts, SimWorkers
 
@@ -43,7 +44,13 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.replication.takeover_log import TakeoverLog
+from tidelog_broker.storage.engine.store import SEGMENT
+from tidelog_broker.storage.engines.stores import engine_named
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
+from tidelog_broker.storage.memory.file_copy import FileCopy
+from tidelog_broker.storage.memory.memory_engine import MemoryEngine
+from tidelog_broker.storage.memory.memory_store import MEMORY
+from tidelog_broker.storage.memory.write_behind import WriteBehindEngine
 from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.active_files import ActiveFiles
@@ -51,6 +58,7 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.wire.budget import Budget
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.topic_settings import MEMORY_ASYNC
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
@@ -71,6 +79,8 @@ COMPACTION_US = 200_000
 SCRUB_US = 400_000
 SCRUBBED_BYTES = 300
 """About two batches at a time."""
+WRITTEN_US = 20_000
+"""Mean time until records in memory are written in the background."""
 FAILED_US_MAX = 20_000
 """How long a node runs after its disk has failed: it stops gracefully."""
 
@@ -87,6 +97,28 @@ class Inline(InlineWrites):
 
     def took(self, size_bytes: int, seconds: float, now_s: float, *, sleeps_before: int) -> None:
         """No write is slow here."""
+
+
+class SimWriter:
+    """Writes records in memory to files, as the thread of `write_behind`; each write and each sync may come late."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._random = Random(f"writer {process.world.scenario.seed} {process.node_id} {process.incarnation}")
+
+    def wake(self, copy: FileCopy) -> None:
+        """Write a part of the copy later."""
+        if not copy.is_due:
+            copy.is_due = True
+            self._process.after(int(self._random.expovariate(1.0) * WRITTEN_US), lambda: self._write(copy))
+
+    def _write(self, copy: FileCopy) -> None:
+        copy.is_due = False
+        is_left = copy.write(self._random.choice((1, 400, 4000)))
+        if self._random.random() < 0.5:
+            copy.sync()
+        if is_left or self._random.random() < 0.3:
+            self.wake(copy)
 
 
 class Process:
@@ -130,6 +162,11 @@ class Process:
             maps_reads=mapped.random() < MAPPED,
             maps_writes=mapped.random() < MAPPED,
         )
+        if world.scenario.mixture == IN_MEMORY_ASYNC:
+            memory, files = engine_named(self.disk, MEMORY), engine_named(self.disk, SEGMENT)
+            assert isinstance(memory, MemoryEngine)
+            writer = SimWriter(self)
+            self.disk.engines[MEMORY_ASYNC] = WriteBehindEngine(machine.disk, memory.budget, files, writer)
         self.io = self._workers(2, self.write_us)
         self.journals = self._workers(2, self.write_us)
         self.readers = self._workers(2, self.read_us)

@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.topic_settings import MEMORY_ASYNC
 
 MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "reboots": ("power off", "power off", "kill", "kill", "isolate"),
@@ -34,6 +35,10 @@ FURTHER_MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "memory": (
         *("kill", "kill", "kill", "crash in write", "isolate", "halves", "one way", "pause"),
         *("roll over", "old messages", "loss", "everybody down", "reset"),
+    ),
+    "memory async": (
+        *("kill", "kill", "power off", "crash in write", "isolate", "halves", "one way", "pause"),
+        *("roll over", "old messages", "loss", "everybody down", "everybody down", "reset"),
     ),
 }
 """Such as only come when they are asked for."""
@@ -86,6 +91,9 @@ LOST_SEGMENTS: Final = "lost segments"
 
 IN_MEMORY: Final = "memory"
 """A mixture in which records are in memory, so that each end of a process loses the copies of its node."""
+
+IN_MEMORY_ASYNC: Final = "memory async"
+"""The same with `flush=async`: a node that starts again finds a prefix of what its copies were."""
 
 COMPACTS: Final = 0.1
 """In how many of the worlds the topic is compacted."""
@@ -186,11 +194,13 @@ class Scenario:
     @property
     def in_memory(self) -> bool:
         """Whether records are in memory."""
-        return self.mixture == IN_MEMORY
+        return self.mixture in {IN_MEMORY, IN_MEMORY_ASYNC}
 
     @property
     def engine(self) -> str:
         """Engine of the topic, as in `pb.EpochDescriptor`."""
+        if self.mixture == IN_MEMORY_ASYNC:
+            return MEMORY_ASYNC
         return "memory" if self.in_memory else ""
 
     @property
@@ -262,7 +272,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         + (UNSAFE_MS if mixture == UNSAFE else 0),
         fault_gap_ms=random.choice([40, 80, 150, 300]) if not scripted else 40,
         bad_machines=min(ack_quorum - 1, factor - ack_quorum)
-        if mixture not in {LIGHTS_OUT, UNSAFE, IN_MEMORY} and not changes
+        if mixture not in {LIGHTS_OUT, UNSAFE, IN_MEMORY, IN_MEMORY_ASYNC} and not changes
         else 0,
         wrong_suspicions=random.choice([0.0, 0.01, 0.05]),
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
@@ -280,4 +290,6 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
 def _flush(mixture: str, unsynced: pb.Flush, random: Random, *, loses_unsynced: bool) -> pb.Flush:
     if mixture == IN_MEMORY:
         return pb.NEVER
+    if mixture == IN_MEMORY_ASYNC:
+        return pb.ASYNC
     return unsynced if random.random() < 0.25 or loses_unsynced else pb.ALWAYS

@@ -11,6 +11,7 @@ from tests.simulation.scenario import (
     DEDUPLICATED,
     DELETED_AND_LOST,
     IN_MEMORY,
+    IN_MEMORY_ASYNC,
     INDEXED,
     KEYED_REQUESTS,
     LOST_SEGMENTS,
@@ -110,6 +111,25 @@ def test_every_invariant_holds_with_records_in_memory(first: int) -> None:
         assert not result.invariant, report(result)
         losses += result.losses
     assert losses >= 5, "where nothing is lost, the rules of losses are not checked"
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, MEMORY_SEEDS, 20))]
+)
+def test_every_invariant_holds_with_records_that_are_written_in_the_background(first: int) -> None:
+    losses = 0
+    for seed in range(first, first + 20):
+        result = run_seed(seed, mixture=IN_MEMORY_ASYNC)
+        assert not result.invariant, report(result)
+        losses += result.losses
+    assert losses >= 3, "where nothing is lost, the rules of losses are not checked"
+
+
+@pytest.mark.parametrize("seed", [1334, 2087])
+def test_an_ended_epoch_of_which_only_prefixes_were_written_is_lost_as_a_whole(seed: int) -> None:
+    """The readers of prefixes get the bounds, and an owner with a prefix and a snapshot of producers begins."""
+    result = run_seed(seed, mixture=IN_MEMORY_ASYNC)
+    assert not result.invariant, report(result)
 
 
 def test_a_seed_gives_the_same_events_twice() -> None:

@@ -49,6 +49,8 @@ class Truth:
         self.by_digest: dict[tuple[int, int], int] = {}
         """Batch (epoch, base offset) -> payload."""
         self.durable: dict[tuple[str, int], int] = {}
+        self.since_start: dict[tuple[str, int], int] = {}
+        """The same, unless the node has started since and may have lost some."""
         self.ever: dict[tuple[str, int], int] = {}
         self.promised: dict[tuple[str, int], BallotKey] = {}
         self.persisted: dict[tuple[str, int], BallotKey] = {}
@@ -188,6 +190,7 @@ class Truth:
         """A node holds an epoch durably up to `end_offset`."""
         self.durable[node, epoch] = max(self.durable.get((node, epoch), 0), end_offset)
         self.ever[node, epoch] = max(self.ever.get((node, epoch), 0), end_offset)
+        self.since_start[node, epoch] = max(self.since_start.get((node, epoch), 0), end_offset)
 
     def truncated(self, node: str, epoch: int, end_offset: int) -> None:
         """A node has cut an epoch's log: right only to where it was decided to end (I6, I10)."""
@@ -216,6 +219,7 @@ class Truth:
         for epoch in self.epochs():
             if (node, epoch) in self.durable:
                 self.durable[node, epoch] = min(self.durable[node, epoch], ends.get(epoch, self.start_of(epoch)))
+                self.since_start.pop((node, epoch), None)
 
     def holders(self, epoch: int, offset: int) -> int:
         """Count the replicas of an epoch that held it through `offset` at some time."""

@@ -34,8 +34,15 @@ from tests.upgrade.web_load import WebLoad
 
 from tidelog import Client
 from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.model import TopicSettings
 
 TOPIC: Final = "orders"
+NEW_TOPICS: Final[dict[str, TopicSettings]] = {
+    "deduplicated": {"deduplicate_s": 60},
+    "in-memory": {"engine": "memory", "flush": "never"},
+    "written-behind": {"engine": "memory", "flush": "async"},
+}
+"""Topics that need features of later levels than that of the old build."""
 PARTITIONS: Final = 6
 LOAD: Final = Path(__file__).with_name("load.py")
 SETTLED_S: Final = 60.0
@@ -165,17 +172,19 @@ class Run:
             if status.level == supported:
                 self.notes.append(f"the old build is at feature level {status.level}, as the new one")
             else:
-                try:
-                    await client.create_topic("deduplicated", deduplicate_s=60)
-                except InvalidRequestError as error:
-                    if "tidelog cluster finalize" not in str(error):
-                        self.faults.append(f"a feature was refused without the remedy: {error}")
-                else:
-                    self.faults.append("a feature of the new level was taken before it was finalised")
+                for name, settings in NEW_TOPICS.items():
+                    try:
+                        await client.create_topic(name, **settings)
+                    except InvalidRequestError as error:
+                        if "tidelog cluster finalize" not in str(error):
+                            self.faults.append(f"a feature was refused without the remedy: {error}")
+                    else:
+                        self.faults.append(f"a feature of {settings} was taken before its level was finalised")
             level = await client.finalize_level()
             if level != supported:
                 self.faults.append(f"feature level {level} was finalised, and {supported} is supported")
-            await client.create_topic("deduplicated", deduplicate_s=60)
+            for name, settings in NEW_TOPICS.items():
+                await client.create_topic(name, **settings)
         await self._go_on(f"feature level {level} is final")
 
     async def refuse_old(self, *reasons: str) -> None:

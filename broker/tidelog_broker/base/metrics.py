@@ -83,6 +83,13 @@ class NodeMetrics:
         self.index_bytes = self._gauge(
             "tidelog_index_bytes", "Bytes of memory that the indexes of growing segments take"
         )
+        self.unwritten_bytes = self._gauge(
+            "tidelog_unwritten_bytes", "Bytes of topics with `flush=async` that are in memory and not yet in files"
+        )
+        self.unwritten_partitions = self._gauge(
+            "tidelog_unwritten_partitions",
+            "Partitions with `flush=async` whose new records are only in memory: the disk is full or has failed",
+        )
         self.missing_epochs = self._gauge(
             "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks entirely or in part"
         )

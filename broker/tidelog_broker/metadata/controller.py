@@ -118,7 +118,7 @@ class Controller:
             epoch = await self._ready_for(change.name)
             current = self._topics.named(change.name)
             record = altered(current, change, copies_max=self._copies_max)
-            self._engines.check_change(current.config, record.config)
+            self._engines.check(record.config)
             first = current.config.partitions
             self._refuse_too_many(record.config.partitions - first)
             self._quotas.check(record.creator, caller, topics=0, partitions=record.config.partitions - first)

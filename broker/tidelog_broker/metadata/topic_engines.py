@@ -13,6 +13,7 @@ from tidelog_broker.storage.engine.store import SEGMENT, Capabilities
 from tidelog_broker.storage.io.errors import EngineMissingError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.topic_settings import MEMORY_ASYNC
 
 
 class _Need(NamedTuple):
@@ -39,6 +40,13 @@ _NEEDS: Final = (
         lambda can: can.durable,
         "flush=always and flush=interval",
         "write records to a disk",
+        "set flush to never",
+    ),
+    _Need(
+        lambda config: config.flush == pb.ASYNC,
+        lambda can: can.write_behind,
+        "flush=async",
+        "write records in the background",
         "set flush to never",
     ),
     _Need(
@@ -76,14 +84,19 @@ class TopicEngines:
         Raises:
             ProtocolError: INVALID_REQUEST with the setting, what the engine cannot do, and the engines that can.
         """
-        if config.engine in {"", SEGMENT}:
+        name = config.engine or SEGMENT
+        if name == SEGMENT and config.flush != pb.ASYNC:
             return
+        if name == MEMORY_ASYNC:
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"engine {name} cannot be set by its name; set engine to memory and flush to async"
+            )
         try:
-            can = self._capabilities(config.engine)
+            can = self._capabilities(name)
         except EngineMissingError:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"engine {config.engine!r} is not installed on the node that owns __meta; installed are "
+                f"engine {name!r} is not installed on the node that owns __meta; installed are "
                 f"{', '.join(self._names())}; install its package on every node and restart them",
             ) from None
         for need in _NEEDS:
@@ -91,28 +104,9 @@ class TopicEngines:
                 able = ", ".join(self._able(config))
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"engine {config.engine} cannot {need.lacks}, as required by {need.setting}; {need.remedy}, or use "
+                    f"engine {name} cannot {need.lacks}, as required by {need.setting}; {need.remedy}, or use "
                     f"another engine: {able}",
                 )
-
-    def check_change(self, before: pb.TopicConfig, after: pb.TopicConfig) -> None:
-        """Refuse a change that `check` refuses, or one to another engine that loses its records in a restart.
-
-        The loss of the new engine's records would leave a gap in the log after the records in the earlier engine.
-
-        Raises:
-            ProtocolError: INVALID_REQUEST with the engines that can apply the change.
-        """
-        self.check(after)
-        if after.engine in {before.engine, "", SEGMENT} or self._capabilities(after.engine).survives_restart:
-            return
-        able = [name for name in self._able(after) if self._capabilities(name).survives_restart]
-        raise ProtocolError(
-            pb.INVALID_REQUEST,
-            f"engine {after.engine} loses its records in a restart, which would leave a gap in the log after the "
-            f"records that this topic has in engine {before.engine or SEGMENT}; create another topic with "
-            f"{after.engine}, or use an engine that keeps its records: {', '.join(able)}",
-        )
 
     def _able(self, config: pb.TopicConfig) -> list[str]:
         """Return the installed engines that can apply a configuration."""

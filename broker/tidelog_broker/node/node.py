@@ -41,6 +41,7 @@ from tidelog_broker.replication.anti_entropy import AntiEntropy
 from tidelog_broker.replication.push_windows import divide_window_memory
 from tidelog_broker.server.audit_topic import AuditTopic
 from tidelog_broker.server.server import Server
+from tidelog_broker.storage.engines.stores import unwritten
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import WorkersFullError
@@ -321,6 +322,9 @@ class Node:
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
             broker.metrics.deduplication_bytes.set(broker.contents.used_bytes)
             broker.metrics.index_bytes.set(broker.disk.hash_memory.size_bytes)
+            left = unwritten(broker.disk)
+            broker.metrics.unwritten_bytes.set(left.backlog_bytes)
+            broker.metrics.unwritten_partitions.set(left.stopped)
             divide_window_memory(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
 

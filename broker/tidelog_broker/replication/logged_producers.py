@@ -251,7 +251,10 @@ class LoggedProducers:
             else:
                 table.apply(header)
             last, at = header, header.end_offset
-        return (table, last) if at == offset else (None, None)
+        if at == offset:
+            return table, last
+        is_rest_gone = offset <= log_start and store.end_offset < offset
+        return (ProducerTable(known_from=offset), None) if is_rest_gone else (None, None)
 
     def _snapshot_at_most(self, offset: int) -> ProducersAt | None:
         """Return the newest of the valid snapshots with the most complete state, and the headers after it.

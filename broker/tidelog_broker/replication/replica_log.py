@@ -356,14 +356,12 @@ class ReplicaLog:
         epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
         if any(self._others_hold(epoch) for epoch in epochs):
             return self._log_start
-        is_unreadable = self.store.unreadable_epoch is not None
-        if (self._is_start_stored or is_unreadable) and self.may_store_start():
-            deleted_below = max(self._chain.deleted_below, self._deleted_below)
-            return max(self._log_start, min(self.store.start_offset, deleted_below))
-        newest, active = self.store.active, self._chain.active
-        if newest is not None and newest.is_lost and newest.epoch < active.epoch:
-            return max(self._log_start, active.start_offset)  # The engine of the only copy has lost all of it.
-        return max(self._log_start, self.store.start_offset)
+        store = self.store
+        beside = (copy for epoch in store.copies.partial_epochs if (copy := store.copy_of(epoch)) is not None)
+        start_offset = min([store.start_offset, *(copy.start_offset for copy in beside)])
+        if (self._is_start_stored or store.unreadable_epoch is not None) and self.may_store_start():
+            start_offset = min(start_offset, max(self._chain.deleted_below, self._deleted_below))
+        return max(self._log_start, start_offset)
 
     def may_store_start(self) -> bool:
         """Return whether an only copy may store where it begins: not if an engine loses older epochs in a restart."""

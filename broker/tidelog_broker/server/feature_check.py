@@ -36,7 +36,7 @@ def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:
     current = broker.topics.find(change.name)
     record = pb.TopicRecord(name=change.name, topic_id=b"" if current is None else current.topic_id)
     for name, setting in TOPIC_SETTINGS.items():
-        if setting.feature and change.HasField(name):
+        if (setting.feature or setting.choice_features) and change.HasField(name):
             setattr(record.config, name, getattr(change, name))
     return record
 

@@ -30,6 +30,19 @@ async def test_single_node_creates_partitions_with_one_copy(node: Node, peer: Pe
     assert (await peer.refused(topic_create=pb.TopicCreate(name="u", config=pb.TopicConfig(replication_factor=2)))).code
 
 
+async def test_engine_of_a_topic_with_records_can_be_changed_to_every_engine(node: Node, peer: Peer) -> None:
+    """ADR 0189 serves records in files before records that were lost with memory."""
+    await peer.create()
+    controller = node.broker.controller
+    for engine, flush in (("memory", pb.NEVER), ("memory", pb.ASYNC), ("segment", pb.ALWAYS), ("memory", pb.ASYNC)):
+        record = await controller.alter_topic(pb.TopicAlter(name="t", engine=engine, flush=flush))
+        assert (record.config.engine, record.config.flush) == (engine, flush)
+    with pytest.raises(ProtocolError, match=r"engine segment cannot write records in the background.*flush to never"):
+        await controller.alter_topic(pb.TopicAlter(name="t", engine="segment"))
+    with pytest.raises(ProtocolError, match="engine memory cannot write records to a disk"):
+        await controller.alter_topic(pb.TopicAlter(name="t", flush=pb.ALWAYS))
+
+
 async def test_offsets_topic_is_created_once(node: Node) -> None:
     existing = node.broker.topics.get(OFFSETS_TOPIC_ID)
     await node.broker.controller.found_offsets(internal_config(), is_new=True)

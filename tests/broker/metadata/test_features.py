@@ -53,7 +53,9 @@ def test_each_setting_is_in_the_base_set_or_has_a_feature() -> None:
     kinds = {field.name for field in pb.SecurityRecord.DESCRIPTOR.oneofs_by_name["what"].fields}
     assert kinds == {*features.SECURITY_BASE, *features.SECURITY_FEATURES}
     assert set(pb.Operation.values()) - features.OPERATION_FEATURES.keys() == set(range(10))
-    assert set(pb.Flush.values()) == set(range(4)), "a new value of a setting needs a feature"
+    flush = TOPIC_SETTINGS["flush"].choice_features
+    assert set(flush.values()) <= features.FEATURES
+    assert set(pb.Flush.values()) - flush.keys() == set(range(4)), "a new value of a setting needs a feature"
     assert set(pb.Cleanup.values()) == set(range(4)), "a new value of a setting needs a feature"
     assert set(pb.Resource.values()) == set(range(4)), "a new kind of resource needs a feature"
 
@@ -63,6 +65,8 @@ def test_topic_needs_the_feature_of_each_setting(name: str) -> None:
     config: dict[str, Any] = {name: "memory" if TOPIC_SETTINGS[name].kind is str else 9}
     assert needed_by(topic(**config)) == {TOPIC_SETTINGS[name].feature}
     assert needed_by(topic(retention_ms=5, hold=1)) == frozenset()
+    assert needed_by(topic(flush=pb.NEVER)) == frozenset()
+    assert needed_by(topic(flush=pb.ASYNC)) == {"topic.async"}
     assert needed_by(topic(engine="segment")) == frozenset(), "topics of all releases name this engine"
 
 

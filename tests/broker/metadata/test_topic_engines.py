@@ -12,7 +12,7 @@ from tidelog_proto.errors import ProtocolError
 
 CAPABLE = {
     "segment": Capabilities(durable=True, survives_restart=True),
-    "memory": Capabilities(durable=False, survives_restart=False),
+    "memory": Capabilities(durable=False, survives_restart=False, write_behind=True),
     "lone": Capabilities(durable=True, survives_restart=True, replicated=False, compactable=False),
 }
 
@@ -37,6 +37,10 @@ def test_engine_that_can_apply_the_settings_is_accepted(engine: str) -> None:
     ENGINES.check(config(engine))
 
 
+def test_records_in_memory_may_be_written_in_the_background() -> None:
+    ENGINES.check(config("memory", flush=pb.ASYNC))
+
+
 @pytest.mark.parametrize(
     ("asked", "parts"),
     [
@@ -47,9 +51,15 @@ def test_engine_that_can_apply_the_settings_is_accepted(engine: str) -> None:
         ),
         (config("lone"), ("replication_factor above 1", "set replication_factor to 1", "segment, memory")),
         (config("lone", replication_factor=1, cleanup=pb.COMPACT), ("cleanup=compact", "set cleanup to delete")),
+        (
+            config("", flush=pb.ASYNC),
+            ("engine segment cannot write records in the background", "flush=async", "another engine: memory"),
+        ),
+        (config("lone", flush=pb.ASYNC, replication_factor=1), ("set flush to never", "another engine: memory")),
+        (config("memory-async"), ("cannot be set by its name", "engine to memory and flush to async")),
         (config("rocks"), ("'rocks' is not installed", "segment, memory, lone, broken", "on every node")),
     ],
-    ids=["synced", "synced in time", "replicated", "compacted", "not installed"],
+    ids=["synced", "synced in time", "replicated", "compacted", "async", "async too", "by its name", "not installed"],
 )
 def test_engine_that_cannot_apply_the_settings_is_refused(asked: pb.TopicConfig, parts: tuple[str, ...]) -> None:
     with pytest.raises(ProtocolError) as refused:
@@ -57,10 +67,3 @@ def test_engine_that_cannot_apply_the_settings_is_refused(asked: pb.TopicConfig,
     assert refused.value.code == pb.INVALID_REQUEST
     for part in parts:
         assert part in refused.value.message
-
-
-def test_topic_with_records_elsewhere_is_not_moved_into_an_engine_that_loses_its_records() -> None:
-    ENGINES.check_change(config("memory"), config("memory", retention_ms=5))
-    ENGINES.check_change(config("memory"), config("segment"))
-    with pytest.raises(ProtocolError, match=r"create another topic with memory.*: segment"):
-        ENGINES.check_change(config("segment"), config("memory"))

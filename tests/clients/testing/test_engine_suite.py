@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from tidelog.testing.engine_suite import EngineSuite
 from tidelog_broker.storage.engine.store import Engine, Volume
 from tidelog_broker.storage.epoch.segment_engine import segment_engine
-from tidelog_broker.storage.memory.memory_engine import MemoryEngine
+from tidelog_broker.storage.memory.file_copy import FileCopy
+from tidelog_broker.storage.memory.memory_engine import MemoryBudget, MemoryEngine
+from tidelog_broker.storage.memory.write_behind import WriteAtOnce, WriteBehindEngine, WriterThread
 
 MEMORY_BYTES = 1 << 20
 
 
+def new_budget() -> MemoryBudget:
+    return MemoryBudget(bytes_max=MEMORY_BYTES, topic_bytes_max=MEMORY_BYTES)
+
+
 class TestMemoryEngine(EngineSuite):
     def make_engine(self, volume: Volume) -> Engine:
-        return MemoryEngine(volume.fs, bytes_max=MEMORY_BYTES, topic_bytes_max=MEMORY_BYTES)
+        return MemoryEngine(volume.fs, new_budget())
+
+
+class ByHand:
+    """Writes copies when a test asks for it."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def wake(self, copy: FileCopy) -> None:
+        """Write a part of the copy, or nothing."""
+        while self._random.random() < 0.5 and copy.write(self._random.choice((1, 2000))):
+            if self._random.random() < 0.3:
+                copy.sync()
+
+
+class TestWriteBehindEngine(EngineSuite):
+    def make_engine(self, volume: Volume) -> Engine:
+        return WriteBehindEngine(volume.fs, new_budget(), segment_engine(volume), WriteAtOnce())
+
+
+class TestWriteBehindEngineThatLags(EngineSuite):
+    def make_engine(self, volume: Volume) -> Engine:
+        return WriteBehindEngine(volume.fs, new_budget(), segment_engine(volume), ByHand(Random(1)))
+
+
+class TestWriteBehindEngineWithItsThread(EngineSuite):
+    def make_engine(self, volume: Volume) -> Engine:
+        writer = WriterThread(period_s=0.001, idle_s=0.1)
+        return WriteBehindEngine(volume.fs, new_budget(), segment_engine(volume), writer)
 
 
 class TestSegmentEngine(EngineSuite):

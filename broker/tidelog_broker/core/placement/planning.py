@@ -33,7 +33,7 @@ from tidelog_broker.core.replication.paxos import seal_quorum
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.topic_settings import DEFAULT_ENGINE
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, MEMORY_ASYNC
 
 
 class ReplicationSettings(NamedTuple):
@@ -41,7 +41,7 @@ class ReplicationSettings(NamedTuple):
 
     Attributes:
         ack_quorum: 0: a majority of the copies.
-        engine: as in `pb.EpochDescriptor`: empty for segments.
+        engine: as in `pb.EpochDescriptor`: empty for segments, with `flush=async` the variant of the memory engine.
     """
 
     replication_factor: int
@@ -52,11 +52,12 @@ class ReplicationSettings(NamedTuple):
 
 def replication_settings(config: pb.TopicConfig) -> ReplicationSettings:
     """Return the replication settings in a topic's configuration."""
+    engine = MEMORY_ASYNC if config.flush == pb.ASYNC else config.engine
     return ReplicationSettings(
         max(config.replication_factor, 1),
         config.ack_quorum,
         config.flush or pb.ALWAYS,
-        "" if config.engine == DEFAULT_ENGINE else config.engine,
+        "" if engine == DEFAULT_ENGINE else engine,
     )
 
 

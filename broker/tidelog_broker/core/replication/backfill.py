@@ -24,10 +24,10 @@ No node drops a copy before all older epochs that are compacted with it have rea
 quorum of copies exists, each epoch is available in its newest version or in all versions from which that is made.
 
 An engine may keep an epoch only as long as its process runs. If every holder of such an epoch has answered repeatedly
-that it has no records of the epoch, the epoch counts as lost: readers continue at its end, a new owner opens the
-partition without the epoch's producer state, and the holders are asked only every `LOST_REST_MS` (ADR 0189). Epochs
-before the lost one are fetched as usual. Their copies remain beside the log, because the log must not have gaps, and
-readers read them from there.
+that it has no records of the epoch, or no other node holds it, the epoch counts as lost: readers continue at its end, a
+new owner opens the partition without the epoch's producer state, and the holders are asked only every `LOST_REST_MS`
+(ADR 0189). Epochs before the lost one are fetched as usual. Their copies remain beside the log, because the log must
+not have gaps, and readers read them from there.
 """
 
 from __future__ import annotations
@@ -248,20 +248,24 @@ class Backfill:
             fetch = self._fetch = None  # no write of the fetch is pending
         if fetch is not None or not incomplete or not state.is_member or state.halted is not None:
             return  # Nothing to fetch now; damage in the open epoch is repaired once its end is decided.
-        epoch = self._next(incomplete)
+        epoch = self._next([epoch for epoch in incomplete if epoch not in self._lost or self._sources_of(epoch)])
         if epoch is None:
             return
-        decision = state.decision(epoch)
-        sources = [node for node in state.holders_of(epoch) if node != state.node_id]
-        if not sources:
+        decision, sources = state.decision(epoch), self._sources_of(epoch)
+        start_offset = state.start_of(epoch)
+        have = Position(*(self._have(epoch) or (start_offset, 0)))
+        is_complete = have.offset == decision.end_offset
+        if not sources and not is_complete and state.log.is_volatile(epoch):
+            self._lose(epoch)
+            self.go_on(now_ms)
+            return
+        if not sources and not is_complete:
             state.halt(
                 f"epoch {epoch} is incomplete on this node and no other node has it; replace this node (--replace)"
             )
             return
-        first = self._restarts % len(sources)
-        sources = sources[first:] + sources[:first]
-        start_offset = state.start_of(epoch)
-        have = Position(*(self._have(epoch) or (start_offset, 0)))
+        first = self._restarts % max(len(sources), 1)
+        sources = sources[first:] + sources[:first] or [state.node_id]  # No node is asked for a complete copy.
         self._fetch = PeerFetch(
             state.key,
             epoch,
@@ -282,6 +286,10 @@ class Backfill:
         else:
             self._ask_within_budget(self._fetch, now_ms)
 
+    def _sources_of(self, epoch: int) -> list[str]:
+        """Return the other nodes that may have an epoch."""
+        return [node for node in self._state.holders_of(epoch) if node != self._state.node_id]
+
     def _next(self, incomplete: Sequence[int]) -> int | None:
         """Return the epoch to fetch next: missing epochs, newest first, then damaged and outdated ones, oldest first.
 
@@ -294,6 +302,8 @@ class Backfill:
         if self._damaged:
             return min(self._damaged)
         outdated = [epoch for epoch in incomplete if epoch not in self._lost]
+        if not incomplete:
+            return None
         if not outdated:
             return max((epoch for epoch in incomplete if epoch < self._lost_asked), default=max(incomplete))
         epoch = min(outdated)
@@ -579,12 +589,17 @@ class Backfill:
                 self._fetch = None
                 self.go_on(now_ms)
         elif fetch.rounds_without >= LOST_ROUNDS and state.log.is_volatile(epoch):
-            self._lost.add(epoch)
-            self._note_lost()
-            state.emit(EpochLost(epoch, state.start_of(epoch), state.decision(epoch).end_offset))
             self._fetch = None
-            self._whole()
+            self._lose(epoch)
             self.go_on(now_ms)
+
+    def _lose(self, epoch: int) -> None:
+        """Count an epoch as lost."""
+        state = self._state
+        self._lost.add(epoch)
+        self._note_lost()
+        state.emit(EpochLost(epoch, state.start_of(epoch), state.decision(epoch).end_offset))
+        self._whole()
 
     def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
         self._state.send(fetch.source, fetch.ask(self._at, now_ms))

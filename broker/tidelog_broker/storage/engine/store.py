@@ -46,6 +46,7 @@ class Capabilities:
         bytes_max: maximum bytes of records that it stores on a node; 0 if it has no limit of its own.
         batch_bytes_max: maximum size of a batch in bytes.
         never_wait: calls that never wait for a disk or a network.
+        write_behind: its topics may have `flush=async`; a variant of the engine then stores them.
     """
 
     durable: bool
@@ -57,6 +58,7 @@ class Capabilities:
     bytes_max: int = 0
     batch_bytes_max: int = FETCH_BYTES_MAX
     never_wait: frozenset[Call] = frozenset()
+    write_behind: bool = False
 
 
 class EpochStart(NamedTuple):
@@ -118,8 +120,8 @@ class EpochStore(ABC):
         reader: reads the store, on any thread.
         is_repairing: whether the store is in LIMBO because it lacks records that it once had, and takes appends of
             just these records.
-        is_lost: whether the engine has lost all records that the store had when it was last open; the store is then
-            empty and begins at its start again.
+        is_lost: whether the engine may have lost records that the store had in an earlier process; the store then has a
+            prefix of them, which may be empty.
         segment_bytes: the size of parts that begin from now on.
         synced_offset: everything below it is durable, provided that the engine itself is durable.
     """

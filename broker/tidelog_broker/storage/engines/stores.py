@@ -3,6 +3,9 @@
 The segment and the memory engine are part of Tidelog. Others are found by the entry point group `tidelog.engines` of
 installed packages: the name of an entry point is that of the engine, and its object is called with the node's `Volume`
 when the engine is first used. A name of a built-in engine cannot be replaced.
+
+A variant of the memory engine stores topics with `flush=async`. It has a name of its own, by which topics cannot choose
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from tidelog_broker.storage.io.errors import EngineMissingError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.memory_engine import memory_engine
 from tidelog_broker.storage.memory.memory_store import MEMORY
+from tidelog_broker.storage.memory.write_behind import Unwritten, WriteBehindEngine, write_behind_engine
 from tidelog_broker.storage.segment.disk import Disk
+from tidelog_proto.topic_settings import MEMORY_ASYNC
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +37,13 @@ GROUP: Final = "tidelog.engines"
 """The entry point group of engines."""
 
 BUILT_IN: Final[Mapping[str, EngineFactory]] = {SEGMENT: segment_engine, MEMORY: memory_engine}
+
+
+def _write_behind(volume: Volume) -> Engine:
+    return write_behind_engine(volume, engine_named(volume, MEMORY), engine_named(volume, SEGMENT))
+
+
+_VARIANTS: Final[Mapping[str, EngineFactory]] = {MEMORY_ASYNC: _write_behind}
 
 
 def new_volume(fs: FileSystem) -> Volume:
@@ -45,8 +57,8 @@ def record_indexes(held: IndexedLog) -> Indexes:
 
 
 def engine_names() -> list[str]:
-    """Return the names of all installed engines, the built-in ones first."""
-    others = sorted({point.name for point in entry_points(group=GROUP)} - set(BUILT_IN))
+    """Return the names of all engines that a topic can name, the built-in ones first."""
+    others = sorted({point.name for point in entry_points(group=GROUP)} - {*BUILT_IN, *_VARIANTS})
     return [*BUILT_IN, *others]
 
 
@@ -62,6 +74,12 @@ def engine_named(volume: Volume, name: str) -> Engine:
     return engine
 
 
+def unwritten(volume: Volume) -> Unwritten:
+    """Return the records of topics with `flush=async` that are not in files; see `write_behind`."""
+    engine = volume.engines.get(MEMORY_ASYNC)
+    return engine.unwritten() if isinstance(engine, WriteBehindEngine) else Unwritten(0, 0)
+
+
 def survives_restart(volume: Volume, engine: str) -> bool:
     """Return whether an engine's synced records survive a restart; True also for an engine that is not installed."""
     try:
@@ -71,7 +89,7 @@ def survives_restart(volume: Volume, engine: str) -> bool:
 
 
 def _factory(name: str) -> EngineFactory:
-    built_in = BUILT_IN.get(name)
+    built_in = BUILT_IN.get(name) or _VARIANTS.get(name)
     if built_in is not None:
         return built_in
     for point in entry_points(group=GROUP):

@@ -101,15 +101,26 @@ class Contents:
         end: the end of the last record; the position is not used.
         is_sealed: whether the store takes no appends.
         damage: why the store is in LIMBO, None if it is not.
+        written_offset: with `flush=async`, the files have the records below it; see `file_copy`.
+        is_lost: whether a restart has lost records of the epoch. It stays true when the store is opened again, because
+            the engine does not know whether the missing records have been fetched.
     """
 
-    __slots__ = ("blocks", "damage", "end", "is_sealed", "start")
+    __slots__ = ("blocks", "damage", "end", "is_lost", "is_sealed", "start", "written_offset")
 
-    def __init__(self, start: EpochStart, path: Path) -> None:
+    def __init__(self, start: EpochStart, path: Path, *, begins_at: tuple[int, int] | None = None) -> None:
+        """Create contents without records.
+
+        Args:
+            begins_at: offset and digest at which they begin, if they lack the front of the epoch.
+        """
+        offset, digest = begins_at or (start.offset, start.digest)
         self.start = start
-        self.blocks: tuple[Block, ...] = (_block(path, start.offset, start.digest),)
-        self.end = SegmentEnd(start.offset, 0, start.digest)
+        self.blocks: tuple[Block, ...] = (_block(path, offset, digest),)
+        self.end = SegmentEnd(offset, 0, digest)
         self.is_sealed = False
+        self.is_lost = False
+        self.written_offset = offset
         self.damage: Damage | None = None
 
     @property

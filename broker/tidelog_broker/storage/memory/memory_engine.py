@@ -29,10 +29,10 @@ from tidelog_broker.storage.engine.store import Call, Capabilities, Damage, Engi
 from tidelog_broker.storage.io.errors import DamagedError, MemoryFullError, unreadable
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.contents import Contents
+from tidelog_broker.storage.memory.file_copy import FILE_NAME
 from tidelog_broker.storage.memory.memory_store import MEMORY, MemoryStore
 from tidelog_proto.limits import KIB
 
-FILE_NAME: Final = "memory"
 _MAGIC: Final = b"TLME"
 _FILE: Final = struct.Struct("<4sIQ16sIQQI")
 _CRC: Final = struct.Struct("<I")
@@ -42,31 +42,66 @@ _RESERVED_BYTES: Final = 64 * KIB
 _CALLS: Final[frozenset[Call]] = frozenset({"reserve", "append", "sync", "read", "find", "delete_oldest"})
 
 
-class MemoryEngine(Engine):
-    """The memory engine of a node.
+class MemoryBudget:
+    """The memory of a node for records, divided among topics. Thread-safe.
 
     Args:
         bytes_max: maximum bytes of the records of all topics.
         topic_bytes_max: maximum bytes of the records of one topic, so that one topic cannot take all memory.
     """
 
-    name = MEMORY
-
-    def __init__(self, fs: FileSystem, *, bytes_max: int, topic_bytes_max: int) -> None:
-        self.capabilities = Capabilities(
-            durable=False,
-            survives_restart=False,
-            indexes=frozenset({"key", "tag"}),
-            bytes_max=bytes_max,
-            never_wait=_CALLS,
-        )
-        self._fs = fs
+    def __init__(self, *, bytes_max: int, topic_bytes_max: int) -> None:
+        self.bytes_max = bytes_max
         self._topic_bytes_max = topic_bytes_max
-        self._contents: dict[int, Contents] = {}
         self._lock = threading.Lock()
         self._used: Counter[bytes] = Counter()
         """Reserved bytes of each topic, used or not."""
         self.used_bytes = 0
+
+    def reserve(self, topic_id: bytes, needed_bytes: int) -> int:
+        """Reserve memory for a topic; see `Bytes.reserve`."""
+        with self._lock:
+            left = min(self.bytes_max - self.used_bytes, self._topic_bytes_max - self._used[topic_id])
+            taken = max(needed_bytes, min(_RESERVED_BYTES, left))
+            if needed_bytes > left:
+                raise MemoryFullError(
+                    f"{needed_bytes:,} bytes do not fit into the memory engine: this node has reserved "
+                    f"{self.used_bytes:,} of {self.bytes_max:,} bytes (memory_engine_bytes), and for "
+                    f"topic id {topic_id.hex()} {self._used[topic_id]:,} of {self._topic_bytes_max:,}; send again when "
+                    "retention has deleted old records, lower retention_bytes of topics in memory, or raise "
+                    "memory_engine_bytes"
+                )
+            self._used[topic_id] += taken
+            self.used_bytes += taken
+            return taken
+
+    def release(self, topic_id: bytes, size_bytes: int) -> None:
+        """Release memory of a topic; see `Bytes.release`."""
+        with self._lock:
+            self._used[topic_id] -= size_bytes
+            self.used_bytes -= size_bytes
+            if not self._used[topic_id]:
+                del self._used[topic_id]
+
+
+class MemoryEngine(Engine):
+    """The memory engine of a node."""
+
+    name = MEMORY
+
+    def __init__(self, fs: FileSystem, budget: MemoryBudget) -> None:
+        self.capabilities = Capabilities(
+            durable=False,
+            survives_restart=False,
+            indexes=frozenset({"key", "tag"}),
+            bytes_max=budget.bytes_max,
+            never_wait=_CALLS,
+            write_behind=True,
+        )
+        self._fs = fs
+        self.budget = budget
+        self._contents: dict[int, Contents] = {}
+        self._lock = threading.Lock()
 
     # --- stores ----------------------------------------------------------------------------------------
 
@@ -108,22 +143,32 @@ class MemoryEngine(Engine):
             raise unreadable(f"{directory} cannot be opened", error) from error
         with self._lock:
             contents = self._contents.get(nonce)
-            is_lost = contents is None and not is_new
-            if contents is None:
-                if sealed_end_offset not in {None, start.offset}:
-                    return None
-                contents = self._contents[nonce] = Contents(start, directory)
+        if contents is None:
+            contents = Contents(start, directory)
+            if not is_new:
+                contents = self._recovered(directory, start, segment_bytes) or contents
+                if sealed_end_offset not in {None, contents.end.offset}:
+                    self.budget.release(start.topic_id, contents.size_bytes)
+                    if sealed_end_offset != start.offset:
+                        return None
+                    contents = Contents(start, directory)
+                contents.is_lost = sealed_end_offset is None
+            with self._lock:
+                self._contents[nonce] = contents
         contents.is_sealed = sealed_end_offset is not None
         contents.blocks[-1].is_growing = not contents.is_sealed
         contents.damage = _damage(directory, contents, sealed_end_offset, is_marked=is_marked)
+        is_repairing = is_marked and sealed_end_offset is None
+        return self._store(directory, contents, segment_bytes=segment_bytes, is_repairing=is_repairing)
+
+    def _recovered(self, directory: Path, start: EpochStart, segment_bytes: int) -> Contents | None:
+        """Return the contents that are left after a restart, for which memory is reserved; None if nothing is."""
+        del directory, start, segment_bytes
+        return None
+
+    def _store(self, directory: Path, contents: Contents, *, segment_bytes: int, is_repairing: bool) -> MemoryStore:
         return MemoryStore(
-            self._fs,
-            directory,
-            contents,
-            self,
-            segment_bytes=segment_bytes,
-            is_lost=is_lost,
-            is_repairing=is_marked and sealed_end_offset is None,
+            self._fs, directory, contents, self.budget, segment_bytes=segment_bytes, is_repairing=is_repairing
         )
 
     def is_deleted(self, names: Sequence[str]) -> bool:
@@ -139,7 +184,7 @@ class MemoryEngine(Engine):
         with self._lock:
             contents = self._contents.pop(nonce, None)
         if contents is not None:
-            self.release(start.topic_id, contents.size_bytes)
+            self.budget.release(start.topic_id, contents.size_bytes)
 
     def _read(self, directory: Path) -> tuple[int, EpochStart]:
         path = directory / FILE_NAME
@@ -159,33 +204,6 @@ class MemoryEngine(Engine):
             )
         return nonce, EpochStart(*start)
 
-    # --- memory ----------------------------------------------------------------------------------------
-
-    def reserve(self, topic_id: bytes, needed_bytes: int) -> int:
-        """Reserve memory for a topic; see `Bytes.reserve`."""
-        with self._lock:
-            left = min(self.capabilities.bytes_max - self.used_bytes, self._topic_bytes_max - self._used[topic_id])
-            taken = max(needed_bytes, min(_RESERVED_BYTES, left))
-            if needed_bytes > left:
-                raise MemoryFullError(
-                    f"{needed_bytes:,} bytes do not fit into the memory engine: this node has reserved "
-                    f"{self.used_bytes:,} of {self.capabilities.bytes_max:,} bytes (memory_engine_bytes), and for "
-                    f"topic id {topic_id.hex()} {self._used[topic_id]:,} of {self._topic_bytes_max:,}; send again when "
-                    "retention has deleted old records, lower retention_bytes of topics in memory, or raise "
-                    "memory_engine_bytes"
-                )
-            self._used[topic_id] += taken
-            self.used_bytes += taken
-            return taken
-
-    def release(self, topic_id: bytes, size_bytes: int) -> None:
-        """Release memory of a topic; see `Bytes.release`."""
-        with self._lock:
-            self._used[topic_id] -= size_bytes
-            self.used_bytes -= size_bytes
-            if not self._used[topic_id]:
-                del self._used[topic_id]
-
 
 def _damage(directory: Path, contents: Contents, sealed_end_offset: int | None, *, is_marked: bool) -> Damage | None:
     """Return why a store is in LIMBO when it is opened; None if it is not."""
@@ -201,4 +219,5 @@ def _damage(directory: Path, contents: Contents, sealed_end_offset: int | None, 
 
 def memory_engine(volume: Volume) -> Engine:
     """Return the memory engine of a node. One topic may take half of the engine's memory."""
-    return MemoryEngine(volume.fs, bytes_max=volume.memory_bytes, topic_bytes_max=max(1, volume.memory_bytes // 2))
+    budget = MemoryBudget(bytes_max=volume.memory_bytes, topic_bytes_max=max(1, volume.memory_bytes // 2))
+    return MemoryEngine(volume.fs, budget)

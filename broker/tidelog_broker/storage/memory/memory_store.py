@@ -26,7 +26,7 @@ MEMORY: Final = "memory"
 
 
 class Bytes(Protocol):
-    """Accounts for the memory that records take; implemented by the engine of the `MemoryStore`."""
+    """Accounts for the memory that records take; see `memory_engine.MemoryBudget`."""
 
     def reserve(self, topic_id: bytes, needed_bytes: int) -> int:
         """Reserve at least `needed_bytes` for a topic; return how many.
@@ -54,7 +54,6 @@ class MemoryStore(EpochStore):
         memory: Bytes,
         *,
         segment_bytes: int,
-        is_lost: bool,
         is_repairing: bool,
     ) -> None:
         self.directory = directory
@@ -62,7 +61,7 @@ class MemoryStore(EpochStore):
         self._contents = contents
         self.held = contents
         self.reader = MemoryReader(contents)
-        self.is_lost = is_lost
+        self.is_lost = contents.is_lost
         self.is_repairing = is_repairing
         self.segment_bytes = segment_bytes
         self.synced_offset = contents.end.offset

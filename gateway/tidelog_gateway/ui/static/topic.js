@@ -174,7 +174,7 @@ function settingsPanel({ topic: first, me }) {
       retention_bytes: h("input", { type: "number", min: 0, value: topic.retention_bytes }),
       cleanup: select(["delete", "compact", "compact_delete"].map((each) => [each, each]), topic.cleanup),
       hold: select([["false", "no"], ["true", "yes: delete and compact nothing"]], String(topic.hold)),
-      flush: select(["always", "interval", "never"].map((each) => [each, each]), topic.flush),
+      flush: select(["always", "interval", "never", "async"].map((each) => [each, each]), topic.flush),
       partitions: h("input", { type: "number", min: topic.partitions, max: 16384, value: topic.partitions }),
       replication_factor: h("input", { type: "number", min: 1, max: 15, value: topic.replication_factor }),
     };

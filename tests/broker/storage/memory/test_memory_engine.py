@@ -12,7 +12,8 @@ from tests.broker.storage.sim_disk import SimDisk
 from tidelog_broker.storage.engine.store import EpochStart, EpochStore
 from tidelog_broker.storage.engines.stores import create_store, engine_named, remove_store
 from tidelog_broker.storage.io.errors import DamagedError, MemoryFullError
-from tidelog_broker.storage.memory.memory_engine import FILE_NAME, MemoryEngine
+from tidelog_broker.storage.memory.file_copy import FILE_NAME
+from tidelog_broker.storage.memory.memory_engine import MemoryEngine
 from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
@@ -63,7 +64,7 @@ def test_one_topic_leaves_half_of_the_memory_to_others() -> None:
         append(polite, [batch(BODY)])
     assert fill(created(disk, "greedy-2")) == 0, "the bound is that of the topic, not of one partition"
     assert count > 20
-    assert engine_of(disk).used_bytes <= 1_000_000
+    assert engine_of(disk).budget.used_bytes <= 1_000_000
 
 
 def test_refusal_names_the_bounds_and_the_remedy() -> None:
@@ -88,16 +89,16 @@ def test_memory_is_free_again_once_records_are_deleted_or_cut_off() -> None:
     assert fill(store) > count // 2
     store.close()
     remove_store(disk, store.directory)
-    assert engine_of(disk).used_bytes == 0
+    assert engine_of(disk).budget.used_bytes == 0
 
 
 def test_closed_store_gives_back_what_it_has_only_reserved() -> None:
     disk = disk_on(new_disk())
     store = created(disk, "topic")
     append(store, [batch()])
-    assert engine_of(disk).used_bytes > store.size_bytes
+    assert engine_of(disk).budget.used_bytes > store.size_bytes
     store.close()
-    assert engine_of(disk).used_bytes == store.size_bytes
+    assert engine_of(disk).budget.used_bytes == store.size_bytes
 
 
 def test_log_is_whole_after_it_was_closed_and_has_nothing_after_a_restart() -> None:
@@ -144,7 +145,7 @@ def test_deleted_partition_frees_its_memory() -> None:
     disk = disk_on(sim)
     log, _ = two_epochs(sim, disk)
     log.delete()
-    assert engine_of(disk).used_bytes == 0
+    assert engine_of(disk).budget.used_bytes == 0
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "flipped", "version"])
