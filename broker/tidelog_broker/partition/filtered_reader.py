@@ -98,7 +98,7 @@ class FilteredReader:
 
     async def _call(self, look: Callable[[], T], offset: int) -> T:
         with self._state.reading(offset):
-            return await self._workers.call(self._io_key, look)
+            return await self._workers.call_promptly(self._io_key, look)
 
 
 def parse_record_filter(message: pb.RecordFilter) -> RecordFilter | None:
