@@ -251,8 +251,12 @@ class Broker:
 
     def _make_idle_poll(self) -> IdlePoll:
         # A polling event loop would take the GIL from a busy worker, so it sleeps while a worker is busy.
-        io, journals = self.threads.io, self.threads.journals
-        return IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending))
+        io, journals, readers = self.threads.io, self.threads.journals, self.threads.readers
+        return IdlePoll(
+            self.loop,
+            self.settings.idle_poll_us,
+            may_poll=lambda: not (io.pending or journals.pending or readers.pending),
+        )
 
     def _make_accounts(self) -> Accounts:
         return Accounts(

@@ -721,20 +721,22 @@ class Fetch(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[FetchEntry, _Mapping]]] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class FetchEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "max_bytes", "filter", "projection")
+    __slots__ = ("topic_id", "partition", "offset", "max_bytes", "filter", "projection", "newest")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     max_bytes: int
     filter: RecordFilter
     projection: Projection
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ...) -> None: ...
+    newest: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., newest: _Optional[bool] = ...) -> None: ...
 
 class Projection(_message.Message):
     __slots__ = ("columns", "from_us", "until_us", "end_offset")
@@ -763,20 +765,22 @@ class FetchReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[FetchResult, _Mapping]]] = ...) -> None: ...
 
 class FetchResult(_message.Message):
-    __slots__ = ("error", "length", "log_start_offset", "high_watermark", "epoch", "next_offset")
+    __slots__ = ("error", "length", "log_start_offset", "high_watermark", "epoch", "next_offset", "searched")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEARCHED_FIELD_NUMBER: _ClassVar[int]
     error: Error
     length: int
     log_start_offset: int
     high_watermark: int
     epoch: int
     next_offset: int
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., length: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    searched: bool
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., length: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ..., next_offset: _Optional[int] = ..., searched: _Optional[bool] = ...) -> None: ...
 
 class ListOffsets(_message.Message):
     __slots__ = ("entries",)

@@ -9,3 +9,6 @@ ON_BEHALF: Final = "on_behalf"
 
 KEYED_REQUESTS: Final = "keyed_requests"
 """The node supports requests with an idempotency key. Older nodes refuse the batches of such requests."""
+
+NEWEST_RECORD: Final = "newest_record"
+"""The node evaluates `FetchEntry.newest`. Older nodes would send the oldest matching records."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
 from tests.broker.cluster_stand import ClusterStand, started_cluster
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
@@ -105,3 +106,16 @@ async def test_journals_do_not_wait_for_a_log_sync(stand: Stand) -> None:
     finally:
         gate.set()
     await syncing
+
+
+@pytest.mark.parametrize("pool", ["io", "journals", "readers"])
+async def test_event_loop_does_not_poll_while_a_worker_is_busy(node: Node, pool: str) -> None:
+    """It would take the GIL from the worker."""
+    workers, poll, release = getattr(node.broker.threads, pool), node.broker.idle_poll, threading.Event()
+    await settled(poll._may_poll, "the start has ended")
+    busy = asyncio.create_task(workers.call(0, release.wait))
+    await asyncio.sleep(0)
+    assert not poll._may_poll()
+    release.set()
+    await busy
+    await settled(poll._may_poll, "no worker is busy")

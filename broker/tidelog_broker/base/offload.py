@@ -1,7 +1,7 @@
 """Blocking work on I/O workers, with results delivered on the event loop.
 
-`call` is for coroutines; `start`, which takes a callback, is for hot paths, where a task and a future for each write
-would cost too much.
+`call` and `call_promptly` are for coroutines; `start`, which takes a callback, is for hot paths, where a task and a
+future for each write would cost too much.
 """
 
 from __future__ import annotations
@@ -44,6 +44,25 @@ class Offload:
         # Shielded, because submitted work runs to its end even if its caller is cancelled.
         return await asyncio.shield(future)
 
+    async def call_promptly(self, key: int, work: Callable[[], T]) -> T:
+        """Run `work` as `call` does, with one future and one callback of the event loop instead of three of each.
+
+        For short reads of clients, whose latency this shortens.
+        """
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(result: T | None, error: BaseException | None) -> None:
+            if answer.done():  # The caller was cancelled; the work has run to its end.
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        self.start(key, work, done)
+        result: T = await answer
+        return result
+
     def _called(self, _: asyncio.Future[Any]) -> None:
         self.pending -= 1
 
@@ -64,8 +83,8 @@ class Offload:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._finish, done, result, error)
 
-        self.pending += 1
         self._workers.post(key, run)
+        self.pending += 1
 
     def _finish(
         self, done: Callable[[T | None, BaseException | None], None], result: T | None, error: BaseException | None

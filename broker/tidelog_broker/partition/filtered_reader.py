@@ -57,8 +57,13 @@ class FilteredReader:
         read = partial(matching.read, offset, bytes_max, limit_offset=end, record_filter=record_filter)
         return await self._call(read, offset)
 
-    async def find_newest(self, record_filter: RecordFilter, goes_on: Callable[[], bool]) -> NewestMatch | None:
+    async def find_newest(
+        self, record_filter: RecordFilter, goes_on: Callable[[], bool], *, with_record: bool = False
+    ) -> NewestMatch | None:
         """Find the newest committed matching record; None if no record matches, or once `goes_on` returns False.
+
+        Args:
+            with_record: whether the result contains the record.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`; also if an older epoch is still being fetched.
@@ -67,9 +72,10 @@ class FilteredReader:
         for matching, start_offset, end_offset in self._searched():
             limit = end_offset
             while found is None and goes_on() and limit > start_offset:
-                looked = await self._call(
-                    partial(matching.newest, limit_offset=limit, record_filter=record_filter), limit
+                search = partial(
+                    matching.newest, limit_offset=limit, record_filter=record_filter, with_record=with_record
                 )
+                looked = await self._call(search, limit)
                 if looked.offset is not None:
                     found = looked
                 if looked.from_offset >= limit:
@@ -94,7 +100,7 @@ class FilteredReader:
 
     async def _call(self, look: Callable[[], T], offset: int) -> T:
         with self._state.reading(offset):
-            return await self._workers.call(self._io_key, look)
+            return await self._workers.call_promptly(self._io_key, look)
 
 
 def parse_record_filter(message: pb.RecordFilter) -> RecordFilter | None:

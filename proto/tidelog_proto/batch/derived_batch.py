@@ -51,7 +51,7 @@ from tidelog_proto.batch.header import (
     stamp_owner,
 )
 from tidelog_proto.batch.record_batch import RecordBatch
-from tidelog_proto.batch.retained_records import Keep, Survivors, joined, survivors_of
+from tidelog_proto.batch.retained_records import Keep, Survivors, joined, survivor_of, survivors_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BYTES, KIB, MIB
 
@@ -203,10 +203,21 @@ def kept_rows(batch: RecordBatch, keep: Keep) -> bytearray | None:
     Raises:
         ProtocolError: CORRUPT_BATCH if the body does not decode; BATCH_TOO_LARGE as `Deriver.finish`.
     """
-    header = batch.header
     rows = survivors_of(batch, keep, weighed=False)
-    if rows is None:
-        return None
+    return None if rows is None else _covering(batch.header, rows)
+
+
+def row_alone(batch: RecordBatch, row: int) -> bytearray:
+    """Return the record at index `row` of a stored batch as a derived batch, as `kept_rows` does for this one.
+
+    Raises:
+        ProtocolError: as `kept_rows`.
+    """
+    return _covering(batch.header, survivor_of(batch, row))
+
+
+def _covering(header: BatchHeader, rows: Survivors) -> bytearray:
+    """Return records of a stored batch as a derived batch that covers the same offsets."""
     derived = _encode([rows], header.base_offset, header.last_offset_delta)
     stamp_owner(
         derived,

@@ -99,6 +99,22 @@ def survivors_of(batch: RecordBatch, keep: Keep | None, *, weighed: bool = True)
     if keep is not None and not keep.all():
         columns = columns.filter(pa.array(keep))
         offsets = offsets[keep]
+    return _survivors(batch, columns, offsets, weighed=weighed)
+
+
+def survivor_of(batch: RecordBatch, row: int) -> Survivors:
+    """Return the record at index `row` of a stored batch as `survivors_of` does, without a weight.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH if the body does not decode.
+    """
+    offsets = np.array([batch.offset_list()[row]], np.int64)
+    return _survivors(batch, batch.columns().slice(row, 1), offsets, weighed=False)
+
+
+def _survivors(batch: RecordBatch, columns: pa.RecordBatch, offsets: Int64s, *, weighed: bool) -> Survivors:
+    """Return the records of `columns`, which survive of a batch."""
+    header = batch.header
     by_name: dict[str, Any] = dict(zip(columns.schema.names, columns.columns, strict=True))
     stamps = by_name.pop("timestamp", None)
     return Survivors(

@@ -19,11 +19,22 @@ def workers() -> Iterator[IoWorkers]:
     workers.close()
 
 
-async def test_call_returns_or_raises_the_works_result(workers: IoWorkers) -> None:
+@pytest.mark.parametrize("promptly", [False, True])
+async def test_call_returns_or_raises_the_works_result(workers: IoWorkers, promptly: bool) -> None:
     offload = Offload(workers, asyncio.get_running_loop())
-    assert await offload.call(0, lambda: threading.current_thread().name) != threading.current_thread().name
+    call = offload.call_promptly if promptly else offload.call
+    assert await call(0, lambda: threading.current_thread().name) != threading.current_thread().name
     with pytest.raises(KeyError):
-        await offload.call(0, lambda: {"something": 1}["nothing"])
+        await call(0, lambda: {"something": 1}["nothing"])
+    assert not offload.pending
+
+
+async def test_refused_work_does_not_count_as_pending() -> None:
+    workers = IoWorkers(1)
+    workers.close()
+    offload = Offload(workers, asyncio.get_running_loop())
+    with pytest.raises(RuntimeError, match="closed"):
+        await offload.call_promptly(0, lambda: None)
     assert not offload.pending
 
 
@@ -47,10 +58,11 @@ async def test_callback_gets_the_outcome_on_the_loop(workers: IoWorkers) -> None
     assert not offload.pending
 
 
-async def test_abandoned_work_still_counts_as_pending(workers: IoWorkers) -> None:
+@pytest.mark.parametrize("promptly", [False, True])
+async def test_abandoned_work_still_counts_as_pending(workers: IoWorkers, promptly: bool) -> None:
     offload = Offload(workers, asyncio.get_running_loop())
     release = threading.Event()
-    waiting = asyncio.create_task(offload.call(0, release.wait))
+    waiting = asyncio.create_task((offload.call_promptly if promptly else offload.call)(0, release.wait))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

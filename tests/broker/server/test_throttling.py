@@ -171,6 +171,22 @@ async def test_long_throttled_fetch_is_answered_empty(
     assert told.throttle_ms > 30_000
 
 
+async def test_throttled_search_for_a_newest_record_says_that_it_was_not_made(
+    stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog_broker.wire.quota_account.READ_WAIT_S", 0.1)
+    peer = await stand.peer()
+    topic = (await peer.create()).topic_id
+    await peer.publish(topic, batch(bytes(200 * KIB)))
+    entry = pb.FetchEntry(topic_id=topic, filter=pb.RecordFilter(key=b"absent"), newest=True)
+    search = pb.Fetch(entries=[entry])
+    assert (await peer.ask(fetch=search)).envelope.fetch_reply.results[0].searched
+    await bound(node, consume_bytes=4 * KIB)
+    await peer.fetch(topic)
+    (result,) = (await peer.ask(fetch=search)).envelope.fetch_reply.results
+    assert (result.searched, result.length, result.HasField("error")) == (False, 0, False)
+
+
 async def test_throttled_fetch_is_answered_before_the_clients_timeout(stand: Stand, node: Node) -> None:
     peer = await stand.peer()
     topic = (await peer.create()).topic_id

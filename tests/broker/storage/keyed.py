@@ -109,9 +109,28 @@ def read_matching(
 def newest_matching(
     log: PartitionLog, record_filter: RecordFilter, *, limit_offset: int, work_bytes: int
 ) -> NewestMatch | None:
+    """Search down to the start of the log, and see that the search for the record itself finds the same."""
+    newest, alone = (
+        _searched_down(log, record_filter, limit_offset, work_bytes, with_record=with_record)
+        for with_record in (False, True)
+    )
+    assert (newest or (None,))[:2] == (alone or (None,))[:2]
+    if alone is not None:
+        assert alone.alone is not None
+        (record,) = records_of([memoryview(alone.alone)])
+        assert record.offset == alone.offset
+        assert matching([record], record_filter)
+    return newest
+
+
+def _searched_down(
+    log: PartitionLog, record_filter: RecordFilter, limit_offset: int, work_bytes: int, *, with_record: bool
+) -> NewestMatch | None:
     limit = limit_offset
     while True:
-        newest = log.matching.newest(limit_offset=limit, record_filter=record_filter, work_bytes=work_bytes)
+        newest = log.matching.newest(
+            limit_offset=limit, record_filter=record_filter, work_bytes=work_bytes, with_record=with_record
+        )
         if newest.offset is not None:
             return newest
         if newest.from_offset <= log.start_offset:

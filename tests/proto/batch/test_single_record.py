@@ -24,6 +24,15 @@ def test_the_bytes_are_those_of_the_general_way(length: int, key: bytes | None) 
     assert (single.record_count, single.length) == (1, len(single.to_bytes()))
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("key", [None, b"", b"k" * 9])
+@pytest.mark.parametrize("tag", ["", "t", "ä" * 300])
+def test_bytes_of_a_tagged_record_are_those_of_the_general_way(length: int, key: bytes | None, tag: str) -> None:
+    columns = columns_of([bytes(length)], keys=None if key is None else [key], tags=[tag])
+    single = encode_single(bytes(length), key, now_us=123, producer_id=7, tag=tag.encode())
+    assert single.to_bytes() == encode_batch(columns, now_us=123, producer_id=7).to_bytes()
+
+
 @given(value=st.binary(max_size=300), key=st.none() | st.binary(max_size=100))
 def test_encoded_record_verifies_and_decodes(value: bytes, key: bytes | None) -> None:
     raw = encode_single(value, key, now_us=5).to_bytes()

@@ -6,7 +6,7 @@ connection and only while the client reads its answers, so a client that sends m
 occupies the memory of one reply. A fetch beyond its caller's quota waits until its debt is paid, and is answered
 without records if that takes long. A fetch with a filter scans a bounded range at a time and continues until a record
 matches or its wait is over; the answer contains the offset that it has reached in any case. The same holds for a fetch
-with a projection.
+with a projection. A fetch of the newest matching record searches the log from its end, and does not wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
 from tidelog_broker.server.request_slices import RequestSlices, check_wanted, in_slices
-from tidelog_broker.storage.partition.matching import ReadResult, RecordFilter
+from tidelog_broker.storage.partition.matching import NewestMatch, ReadResult, RecordFilter
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.quota_account import READ_WAIT_LEAST_S, Account
 from tidelog_proto import broker_pb2 as pb
@@ -48,6 +48,8 @@ class _Gathered:
     """The size limit that the last read used."""
     is_behind: bool = False
     """Whether no record has matched yet and more records have to be scanned."""
+    has_searched: bool = False
+    """Whether a search for a newest record is complete, after which the fetch does not wait."""
 
 
 async def fetch(broker: Broker, request: Request) -> None:
@@ -102,7 +104,7 @@ async def fetch(broker: Broker, request: Request) -> None:
                 is_over = (
                     left_s <= 0 or not (own and may_read) or broker.lifecycle.stopping or not request.connection.is_open
                 )
-                if gathered.failed or enough or is_over:
+                if gathered.failed or gathered.has_searched or enough or is_over:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
                     for each in meters:
                         each.sent(gathered.size_bytes)
@@ -187,20 +189,27 @@ async def _gather(
         try:
             check_entry(broker, "fetch", request, pb.OP_CONSUME, entry.topic_id)
             partition = broker.partitions.get(entry.topic_id, entry.partition)
-            await partition.access.ensure_readable()
-            partition.reader.check_offset(positions[number])
-            await partition.access.ensure_given_out(positions[number])
+            if entry.newest:
+                await partition.access.confirm_owner()
+            else:
+                await partition.access.ensure_readable()
+                partition.reader.check_offset(positions[number])
+                await partition.access.ensure_given_out(positions[number])
             room = bytes_max - gathered.size_bytes
             if entry.max_bytes:
                 room = min(room, entry.max_bytes)
             if room > 0:
-                batches, result.next_offset = await _read(
-                    partition, positions[number], room, entry, is_prompt=is_prompt
-                )
+                if entry.newest:
+                    batches, result.next_offset = await _newest(broker, request, partition, entry)
+                    result.searched = gathered.has_searched = True
+                else:
+                    batches, result.next_offset = await _read(
+                        partition, positions[number], room, entry, is_prompt=is_prompt
+                    )
                 result.length = sum(map(len, batches))
                 gathered.attachments.extend(batches)
                 gathered.size_bytes += result.length
-                if not batches and result.next_offset > positions[number]:
+                if not batches and not entry.newest and result.next_offset > positions[number]:
                     positions[number] = result.next_offset
                     gathered.is_behind |= result.next_offset < partition.state.readable_until(positions[number])
             result.log_start_offset = partition.state.earliest
@@ -228,6 +237,45 @@ async def _read(
         return ReadResult([entry.data for entry in hot], hot[-1].end_offset if hot else offset)
     read = await partition.reader.read_to_send(offset, bytes_max, is_prompt=is_prompt)
     return ReadResult(read.batches, end_of(read.heads) if read.batches else offset)
+
+
+async def _newest(broker: Broker, request: Request, partition: Partition, entry: pb.FetchEntry) -> ReadResult:
+    """Search for the newest record that matches an entry's filter; return it with the offset after it.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST without a filter; see `_find_newest`.
+    """
+    record_filter = parse_record_filter(entry.filter)
+    if record_filter is None:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{partition.name}: `newest` needs a filter; set `filter.key`, `filter.tag` or both"
+        )
+    found = await _find_newest(broker, request, partition, record_filter, with_record=True)
+    if found is None or found.offset is None or found.alone is None:
+        return ReadResult([], partition.state.latest)
+    newest = ReadResult([memoryview(found.alone)], found.offset + 1)
+    if entry.HasField("projection"):
+        return await partition.projected.of(newest, projection_of(entry.projection))
+    return newest
+
+
+async def _find_newest(
+    broker: Broker, request: Request, partition: Partition, record_filter: RecordFilter, *, with_record: bool = False
+) -> NewestMatch | None:
+    """Search for the newest matching record; None if no record matches.
+
+    Raises:
+        ProtocolError: the search failed, or was not completed; see `check_wanted`.
+    """
+    check_wanted(broker, request)
+    found = await partition.filtered.find_newest(
+        record_filter,
+        lambda: request.connection.is_open and not broker.lifecycle.stopping,
+        with_record=with_record,
+    )
+    if found is None:
+        check_wanted(broker, request)
+    return found
 
 
 async def list_offsets(broker: Broker, request: Request) -> None:
@@ -274,11 +322,7 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
         case "latest_of_key":
             await partition.access.confirm_owner()
             async with request.connection.reading:
-                check_wanted(broker, request)
-                newest = await partition.filtered.find_newest(
-                    RecordFilter(entry.latest_of_key),
-                    lambda: request.connection.is_open and not broker.lifecycle.stopping,
-                )
+                newest = await _find_newest(broker, request, partition, RecordFilter(entry.latest_of_key))
             result.found = newest is not None
             result.offset = partition.state.latest
             if newest is not None and newest.offset is not None:

@@ -29,6 +29,7 @@ from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.derived_batch import filter_batch, kept_rows, matching_rows
 from tidelog_proto.batch.header import Buffer, Flags, unpack_header
 from tidelog_proto.batch.key_hash import hash_one
+from tidelog_proto.batch.newest_row import newest_row, record_alone
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB, MIB
 
@@ -81,11 +82,13 @@ class NewestMatch(NamedTuple):
         offset: the record's offset; None if none was found yet.
         timestamp_us: the record's timestamp.
         from_offset: the log was examined from here on.
+        alone: a batch that has the record and no other, if the search was to return it.
     """
 
     offset: int | None
     timestamp_us: int
     from_offset: int
+    alone: Buffer | None = None
 
 
 class _Lookup(NamedTuple):
@@ -144,15 +147,28 @@ class MatchingReader:
             self._held, lambda: self._read(offset, max_bytes, limit_offset, record_filter, work_bytes)
         )
 
-    def newest(self, *, limit_offset: int, record_filter: RecordFilter, work_bytes: int = WORK_BYTES) -> NewestMatch:
+    def newest(
+        self,
+        *,
+        limit_offset: int,
+        record_filter: RecordFilter,
+        work_bytes: int = WORK_BYTES,
+        with_record: bool = False,
+    ) -> NewestMatch:
         """Search for the newest matching record in whole batches that end at or below `limit_offset`.
+
+        Args:
+            with_record: whether to return the record. Otherwise the matching records of its batch are kept for the
+                fetch that follows.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE: the examined part was deleted.
             DamagedError: a batch is corrupt.
             StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
-        return retry_if_replaced(self._held, lambda: self._newest(limit_offset, record_filter, work_bytes))
+        return retry_if_replaced(
+            self._held, lambda: self._newest(limit_offset, record_filter, work_bytes, with_record=with_record)
+        )
 
     # --------------------------------------------------------------------------------- internals
 
@@ -190,7 +206,9 @@ class MatchingReader:
             raise self._held.unreadable_error(position)
         return ReadResult(found, position)
 
-    def _newest(self, limit_offset: int, record_filter: RecordFilter, work_bytes: int) -> NewestMatch:
+    def _newest(
+        self, limit_offset: int, record_filter: RecordFilter, work_bytes: int, *, with_record: bool
+    ) -> NewestMatch:
         work, lookup = _Work(work_bytes), self._lookup_of(record_filter)
         with closing(readable_extents_reversed(self._held, limit_offset)) as extents:
             for extent in extents:
@@ -198,7 +216,10 @@ class MatchingReader:
                     if work.is_done:
                         return NewestMatch(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
-                    newest = _newest_in(extent, slot, batch, record_filter, self._recent)
+                    if with_record:
+                        newest = _newest_record_in(extent, slot, batch, record_filter)
+                    else:
+                        newest = _newest_in(extent, slot, batch, record_filter, self._recent)
                     if newest is not None:
                         return newest
                 work.spend(PROBE_BYTES)
@@ -329,10 +350,28 @@ def _newest_in(
             return None
         if not rows.all() and batch.columns().filter(pa.array(rows)).nbytes <= RECENT_BYTES_MAX:
             recent.add(batch, view[:HEADER_BYTES], record_filter, kept_rows(batch, rows))
-        row = int(np.flatnonzero(rows)[-1])
-        timestamp_us = batch.header.base_timestamp_us
-        if batch.header.flags & Flags.TIMESTAMP:
-            stamps: Any = batch.columns().column("timestamp").view(pa.int64())
-            timestamp_us = stamps[row].as_py()
-        offset = batch.offset_list()[row]
-        return NewestMatch(offset, timestamp_us, offset)
+        return _match_of(batch, int(np.flatnonzero(rows)[-1]))
+
+
+def _newest_record_in(extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter) -> NewestMatch | None:
+    """Return the last matching record of a batch, alone in a batch; None if none match.
+
+    Raises:
+        DamagedError: the batch is not the one that the index lists.
+    """
+    with checking(extent, slot, view):
+        batch = RecordBatch.parse(view)
+        row = newest_row(batch, key=record_filter.key, tag=record_filter.tag)
+        if row is None:
+            return None
+        return _match_of(batch, row, view if batch.header.record_count == 1 else record_alone(batch, row))
+
+
+def _match_of(batch: RecordBatch, row: int, alone: Buffer | None = None) -> NewestMatch:
+    """Return the record at index `row` of a batch."""
+    timestamp_us = batch.header.base_timestamp_us
+    if batch.header.flags & Flags.TIMESTAMP:
+        stamps: Any = batch.columns().column("timestamp").view(pa.int64())
+        timestamp_us = stamps[row].as_py()
+    offset = batch.offset_list()[row]
+    return NewestMatch(offset, timestamp_us, offset, alone)

@@ -40,8 +40,8 @@ _Bytes = npt.NDArray[np.uint8]
 
 ENTRY_BYTES: Final = 8
 _SLOT_BITS: Final = 25
-_SLOT_MASK: Final = np.uint64((1 << _SLOT_BITS) - 1)
-_HASH_MASK: Final = ~_SLOT_MASK
+SLOT_MASK: Final = (1 << _SLOT_BITS) - 1
+_HASH_MASK: Final = ~np.uint64(SLOT_MASK)
 _ENTRY_MAX: Final = (1 << 64) - 1
 NO_ENTRIES: Final = np.empty(0, np.uint64)
 
@@ -60,15 +60,15 @@ class BatchEntries(NamedTuple):
     open_slots: list[int]
 
 
-def bounds_of(key_hash: int, first: int, stop: int) -> tuple[np.uint64, np.uint64]:
+def bounds_of(key_hash: int, first: int, stop: int) -> tuple[int, int]:
     """Return the range of numbers, end excluded, of a hash's entries for slots first..stop-1."""
     base = key_hash & int(_HASH_MASK)
-    return np.uint64(base + first), np.uint64(min(base + stop, _ENTRY_MAX))
+    return base + first, min(base + stop, _ENTRY_MAX)
 
 
 def slots_of(entries: Entries) -> npt.NDArray[np.int64]:
     """Return the slots of entries."""
-    return (entries & _SLOT_MASK).astype(np.int64)
+    return (entries & np.uint64(SLOT_MASK)).astype(np.int64)
 
 
 def window_stop(index: Index, first: int, stop: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.cluster_stand import TOPIC_ID, started_cluster
 from tests.broker.peer import Peer, batches_of
 from tests.broker.server.handlers.test_fetch import located, waits
 from tests.broker.server.handlers.test_subscribe import nothing_more
@@ -16,6 +18,7 @@ from tidelog_broker.partition import filtered_reader
 from tidelog_broker.server.handlers import subscribe as subscribe_module
 from tidelog_broker.storage.partition import matching
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import columns_of, encode_batch, iter_batches
 from tidelog_proto.wire.frames import Frame
 
@@ -205,6 +208,71 @@ async def test_tombstone_is_the_newest_record_of_its_key(peer: Peer, topic_id: b
     await peer.publish(topic_id, encode_batch(columns_of([None], keys=[b"a"]), now_us=9).to_bytes())
     result = await located(peer, topic_id, latest_of_key=b"a")
     assert (result.found, result.offset, result.timestamp_us) == (True, 1, 9)
+
+
+async def newest(peer: Peer, topic_id: bytes, wanted: pb.RecordFilter, **entry: Any) -> tuple[pb.FetchResult, Frame]:
+    """Fetch the newest matching record; the request names an offset and a wait, which do not count."""
+    asked = pb.FetchEntry(topic_id=topic_id, offset=1 << 40, filter=wanted, newest=True, **entry)
+    frame = await peer.ask(fetch=pb.Fetch(entries=[asked], min_bytes=1, wait_ms=30_000))
+    return result_of(frame), frame
+
+
+async def test_fetch_returns_the_newest_record_of_a_key_alone(peer: Peer, topic_id: bytes) -> None:
+    result, _ = await newest(peer, topic_id, KEY_A)
+    assert (result.searched, result.length, result.next_offset) == (True, 0, 0)
+    columns = columns_of([b"1", b"2", b"3"], keys=[b"a", b"b", b"a"], timestamps_us=[10, 20, 30])
+    await peer.publish(topic_id, encode_batch(columns, now_us=0).to_bytes(), bytes(keyed([b"b"] * 4, ["t"] * 4)))
+    result, frame = await newest(peer, topic_id, KEY_A)
+    assert (result.searched, result.next_offset, result.high_watermark) == (True, 3, 7)
+    ((record,),) = batches_of(frame)
+    assert (record.offset, record.timestamp_us, record.value) == (2, 30, b"3")
+    _, frame = await newest(peer, topic_id, pb.RecordFilter(tag="t"))
+    ((record,),) = batches_of(frame)
+    assert (record.offset, record.key) == (6, b"b")
+    result, _ = await newest(peer, topic_id, pb.RecordFilter(key=b"a", tag="t"))
+    assert (result.searched, result.length, result.next_offset) == (True, 0, 7)
+    _, frame = await newest(peer, topic_id, KEY_A, projection=pb.Projection(columns=Flags.KEY))
+    ((record,),) = batches_of(frame)
+    assert (record.offset, record.key) == (2, b"a")
+
+
+async def test_search_for_the_newest_record_needs_a_filter(peer: Peer, topic_id: bytes) -> None:
+    result, _ = await newest(peer, topic_id, pb.RecordFilter())
+    assert result.error.code == pb.INVALID_REQUEST
+    assert "set `filter.key`, `filter.tag` or both" in result.error.message
+    assert not result.searched
+
+
+async def test_search_for_the_newest_record_is_refused_by_a_stopping_node(
+    node: Node, peer: Peer, topic_id: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search ends early then, so that it does not know whether a record matches."""
+    await peer.publish(topic_id, bytes(keyed([b"a"])))
+
+    async def stopped(_: Any, record_filter: Any, goes_on: Any, *, with_record: bool = False) -> None:
+        del record_filter, with_record
+        node.broker.lifecycle.stopping = True
+        assert not goes_on()
+
+    monkeypatch.setattr(filtered_reader.FilteredReader, "find_newest", stopped)
+    result, _ = await newest(peer, topic_id, KEY_A)
+    node.broker.lifecycle.stopping = False
+    assert (result.error.code, result.searched) == (pb.SHUTTING_DOWN, False)
+
+
+async def test_unconfirmed_owner_does_not_search_for_the_newest_record(tmp_path: Path) -> None:
+    async with started_cluster(tmp_path) as cluster:
+        await cluster.start()
+        owner = await cluster.owner()
+        peer = await cluster.peer(owner)
+        await peer.publish(TOPIC_ID, bytes(keyed([b"a"])))
+        assert (await newest(peer, TOPIC_ID, KEY_A))[0].next_offset == 1
+        cluster.suspect(owner)
+        successor = await cluster.peer(await cluster.owner(but=owner))
+        await successor.publish(TOPIC_ID, bytes(keyed([b"a"])))
+        result, _ = await newest(peer, TOPIC_ID, KEY_A)
+        assert (result.HasField("error"), result.searched) == (True, False), "it does not know of the second record"
+        assert (await newest(successor, TOPIC_ID, KEY_A))[0].next_offset == 2
 
 
 async def test_late_index_covers_existing_records(stand: Stand, node: Node, peer: Peer) -> None:
