@@ -33,10 +33,6 @@ class ClosedPartitions:
         """Return how many partitions of a topic are closed."""
         return len(self._by_topic.get(topic_id, ()))
 
-    def topics(self) -> list[bytes]:
-        """Return the ids of the topics with closed partitions."""
-        return list(self._by_topic)
-
     def add(self, key: PartitionKey, owner: str, *, is_used: bool) -> None:
         """Add a partition; `is_used`: it may have data on the disk, or a decision or promise in the journals."""
         self.discard(key)
