@@ -119,6 +119,15 @@ class Partitions:
         """Return every open partition."""
         return [partition for stored in self.by_topic.values() for partition in stored.values()]
 
+    def by_name(self) -> list[tuple[str, list[Partition]]]:
+        """Return the names of the topics with open partitions, each with these partitions. Thread-safe.
+
+        Raises:
+            RuntimeError: the event loop has changed the partitions meanwhile; the caller retries.
+        """
+        stored = [list(partitions.values()) for partitions in self.by_topic.values()]
+        return [(partitions[0].state.topic.name, partitions) for partitions in stored if partitions]
+
     def stores_all(self, record: pb.TopicRecord) -> bool:
         """Return whether this node stores all partitions of a topic, open or not."""
         open_count = len(self.by_topic.get(record.topic_id, ()))
