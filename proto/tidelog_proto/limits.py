@@ -103,6 +103,8 @@ TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 100_000
 """Maximum number of partitions of a topic. A request has at most ENTRIES_PER_REQUEST_MAX entries, so larger topics need
 several requests."""
+LISTED_PARTITIONS_MAX: Final = 16_384
+"""Maximum number of partitions that one request to a gateway lists."""
 KNOWN_PARTITIONS_MAX: Final = 131_072
 """Maximum number of partitions, over all topics, that a METADATA request lists as known."""
 REPLICATION_FACTOR_MAX: Final = 9
