@@ -128,10 +128,10 @@ class Partitions:
         stored = [list(partitions.values()) for partitions in self.by_topic.values()]
         return [(partitions[0].state.topic.name, partitions) for partitions in stored if partitions]
 
-    def stores_all(self, record: pb.TopicRecord) -> bool:
-        """Return whether this node stores all partitions of a topic, open or not."""
-        open_count = len(self.by_topic.get(record.topic_id, ()))
-        return open_count + self.closed.count(record.topic_id) >= record.config.partitions
+    @property
+    def count(self) -> int:
+        """Number of partitions that this node stores, open or not."""
+        return self._open_count + len(self.closed)
 
     async def awake(self, keys: Iterable[PartitionKey]) -> None:
         """Open those of these partitions that this node stores; errors are raised by `get`."""
