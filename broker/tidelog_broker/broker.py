@@ -298,9 +298,7 @@ class Broker:
         )
 
     def _make_waking(self) -> BackgroundOpener:
-        self.metrics.partitions.watch(
-            lambda: [partition.figures for partition in self.partitions.all()], self.settings.metrics_partitions_max
-        )
+        self.metrics.partitions.watch(self.partitions.by_name, self.settings.metrics_partitions_max)
         return BackgroundOpener(
             self.partitions,
             neighbours=self.cluster,

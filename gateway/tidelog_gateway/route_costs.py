@@ -30,7 +30,7 @@ class RouteCost(NamedTuple):
 
 _QUERY: Final = RouteCost("a head of 64 KiB", 5, "the head's size")
 _JSON: Final = f"{VALUES_MAX} JSON values, 100 members of an object, body_bytes_max"
-_PARTITIONS: Final = "partitions of a topic: 16,384, requested from nodes 4,096 at a time"
+_PARTITIONS: Final = "partitions of a topic: 100,000, requested from nodes 4,096 at a time"
 
 HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "POST /v1/topics/{topic}/records": RouteCost(

@@ -28,10 +28,12 @@ from tidelog_loadtest.measure.progress import shown
 from tidelog_loadtest.measure.results import Result, caption_of, table_of
 from tidelog_loadtest.node import records as bench
 from tidelog_loadtest.node import scan
+from tidelog_loadtest.node.curve_drawing import drawn
 from tidelog_loadtest.node.fairness import STAGES, FairnessPlan, fairness
 from tidelog_loadtest.node.key_index import COMPACTED_KEYS, KeyedPlan, keyed
 from tidelog_loadtest.node.key_index import MOMENTS as KEYED_MOMENTS
 from tidelog_loadtest.node.many_partitions import MOMENTS, ManyPlan, many_partitions
+from tidelog_loadtest.node.partition_curves import COUNTS, STEPS, CurvesPlan, partition_curves
 from tidelog_loadtest.node.permissions import PermissionsPlan, permissions
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT, POLL_US_MAX
@@ -88,6 +90,7 @@ def register(app: typer.Typer) -> None:
     group.command("scan")(scan_segments)
     group.command("latency")(latency)
     group.command("partitions")(partitions)
+    group.command("partition-curves")(curves)
     group.command("keys")(keys)
     group.command("client")(client)
     group.command("fairness")(fair)
@@ -216,6 +219,41 @@ def partitions(
     plan = ManyPlan(count, min(used, count), size, batch_records, rounds, seconds, idle_s, flush.value, data)
     with shown(MOMENTS + rounds * len(plan.spreads)) as tell:
         result = uvloop.run(many_partitions(plan, tell))
+    commands.show(result, data, as_json=as_json)
+
+
+def curves(
+    *,
+    counts: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--partitions", min=1, help="Number of partitions; repeatable. Default: 1,000, 10,000, 30,000 and 100,000."
+        ),
+    ] = None,
+    topics: Annotated[
+        int, typer.Option("--topics", min=1, help="Number of topics among which the partitions are divided.")
+    ] = 1,
+    engine: Annotated[str, typer.Option("--engine", help="Storage engine of the topics.")] = "segment",
+    seconds: SecondsOption = 3.0,
+    idle_s: Annotated[
+        float, typer.Option("--idle", min=0.1, help="Duration of each measurement without requests in seconds.")
+    ] = 10.0,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write the curves to this file.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create more and more unused partitions, and measure creation, start, idle cost, lists and a busy partition."""
+    plan = CurvesPlan(tuple(sorted(counts or COUNTS)), topics, engine, seconds, idle_s, data)
+    if plan.counts[-1] > topics * PARTITIONS_MAX:
+        raise CommandFailed(
+            f"--partitions: {plan.counts[-1]} partitions need at least {-(-plan.counts[-1] // PARTITIONS_MAX)} topics, "
+            f"got --topics {topics}: a topic has at most {PARTITIONS_MAX} partitions",
+            EXIT_USAGE,
+        )
+    with shown(STEPS * len(plan.counts)) as tell:
+        result = uvloop.run(partition_curves(plan, tell))
+    if svg is not None:
+        svg.write_text(drawn(result.points, f"Partitions on one node, engine {engine}"))
     commands.show(result, data, as_json=as_json)
 
 

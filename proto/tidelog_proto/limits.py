@@ -100,9 +100,13 @@ FORWARDED_IN_FLIGHT_MAX: Final = 4096
 
 TOPIC_NAME_CHARS_MAX: Final = 200
 TOPIC_ID_BYTES: Final = 16
-PARTITIONS_MAX: Final = 16_384
+PARTITIONS_MAX: Final = 100_000
 """Maximum number of partitions of a topic. A request has at most ENTRIES_PER_REQUEST_MAX entries, so larger topics need
 several requests."""
+LISTED_PARTITIONS_MAX: Final = 16_384
+"""Maximum number of partitions that one request to a gateway lists."""
+KNOWN_PARTITIONS_MAX: Final = 131_072
+"""Maximum number of partitions, over all topics, that a METADATA request lists as known."""
 REPLICATION_FACTOR_MAX: Final = 9
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
@@ -149,6 +153,7 @@ assert FETCH_BYTES_MAX + BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES + ENVELOPE_BYTES_
     "a largest fetch must fit a frame"
 )
 assert 2 * PAGE_BYTES + NOTE_BYTES_MAX <= ENVELOPE_BYTES_MAX, "a page and the other fields must fit an envelope"
+assert PARTITIONS_MAX <= KNOWN_PARTITIONS_MAX, "a METADATA request must be able to list a largest topic"
 assert BATCH_BYTES_MAX <= BATCH_UNCOMPRESSED_BYTES_MAX, "a largest uncompressed batch must be legal"
 assert HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0, "the body must be aligned after the header"
 assert PRODUCER_IN_FLIGHT_BATCHES_MAX <= SEQUENCE_WINDOW_BATCHES, "every batch in flight must be recognised on retry"

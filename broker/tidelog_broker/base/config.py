@@ -22,6 +22,10 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, REPL
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT, POLL_US_MAX
 
 OFFSETS_PARTITIONS_MAX: Final = 1_024
+PARTITIONS_MAX_DEFAULT: Final = 120_000
+"""A largest topic, the broker's own partitions, and some thousand others."""
+PARTITIONS_MAX_HIGHEST: Final = 200_000
+"""The largest number of partitions that was measured on one node (docs/performance.md)."""
 SEEDS_MAX: Final = 64
 
 
@@ -70,9 +74,10 @@ class NodeSettings(BaseModel):
     metrics_partitions_max: int = Field(
         2000,
         ge=0,
-        description="Maximum number of partitions with time series of their own (four each) in `/metrics`, in "
-        "order of topic and partition number; `tidelog_metrics_omitted` counts the others. Metrics of "
-        "the whole node cover all partitions.",
+        description="Maximum number of partitions with time series of their own (four each) in `/metrics`, by names "
+        "of topics. A topic with more partitions than that leaves has sums of them (`tidelog_topic_…`), and as many "
+        "topics have sums; `tidelog_metrics_omitted` counts the partitions of others. Metrics of the whole node "
+        "cover all partitions.",
     )
     metrics_positions_max: int = Field(
         5000,
@@ -284,8 +289,9 @@ class NodeSettings(BaseModel):
         description="Maximum bytes that wait to be sent to one other node; further messages are dropped.",
     )
     partitions_max: int = Field(
-        20_000,
+        PARTITIONS_MAX_DEFAULT,
         ge=1,
+        le=PARTITIONS_MAX_HIGHEST,
         description="Maximum number of partitions in all topics of the cluster; a topic that would exceed it is "
         "refused.",
     )

@@ -1,7 +1,7 @@
 """Gauges of a node and of the groups that it coordinates, computed at each scrape.
 
 The gauges are not maintained between scrapes, so they do not slow down requests. A scrape runs on a thread outside the
-event loop and only reads. The number of series with a label for a partition or a position is limited:
+event loop and only reads. The number of series with a label for a partition, a topic or a position is limited:
 `tidelog_metrics_omitted` counts the omitted ones. Metrics without such a label cover all partitions and positions.
 """
 

@@ -22,7 +22,7 @@ from tidelog_broker.core.placement.placement import NodeEntry
 from tidelog_broker.core.placement.planning import (
     ReplicationSettings,
     current_replication_settings,
-    first_epoch,
+    first_epochs,
     handover_plan,
     has_live_quorum,
     ingestion_owner_plan,
@@ -209,10 +209,7 @@ class Cluster:
             NoPersistenceError: no registered node stores copies.
         """
         wishes, entries, alive = replication_settings(config), self._entries(), self._available()
-        return [
-            first_epoch((topic_id, index), wishes, entries, alive=alive, incarnation=self.incarnation)
-            for index in partitions
-        ]
+        return first_epochs(topic_id, partitions, wishes, entries, alive=alive, incarnation=self.incarnation)
 
     # --- messages --------------------------------------------------------------------------------------
 

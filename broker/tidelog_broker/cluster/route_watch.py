@@ -29,13 +29,10 @@ from typing import Final, NamedTuple
 from tidelog_broker.cluster.routes import Route
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, KIB, MIB, PARTITIONS_MAX
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, KIB, KNOWN_PARTITIONS_MAX, MIB
 
 WAIT_MS_MAX: Final = 10_000
 """Longest time for which a request is held."""
-
-KNOWN_PARTITIONS_MAX: Final = 4 * PARTITIONS_MAX
-"""Maximum number of known partitions that a request lists, over all topics."""
 
 HELD_TOPICS_MAX: Final = 256
 """Limit of a held request's topics. A request with more is answered at once, since each check would take too long."""
@@ -44,10 +41,16 @@ HELD_BYTES_MAX: Final = 64 * MIB
 
 LOOKS_PER_TURN: Final = 16
 """Number of woken requests that are checked in one round."""
+LOOKED_PER_TURN: Final = 65_536
+"""About how many known partitions are compared in one round, by at least one request: about 3 ms."""
+LOOKED_UP_AT_ONCE: Final = 4_096
+"""Maximum number of a topic's partitions that are looked up before other tasks of the event loop run: about 4 ms."""
 PAUSE_S_MAX: Final = 0.05
 """Longest pause between two rounds, in case a round was slow because the whole machine was busy."""
 VIEW_S: Final = 0.5
 """Maximum age of a shared view, for changes that are not reported to `RouteWatch.changed`."""
+VIEWED_PARTITIONS: Final = 10_000
+"""The view of a larger topic may be older, in proportion: up to about fifty times the time of making it."""
 
 _HELD_BYTES: Final = 4 * KIB
 _TOPIC_BYTES: Final = 512
@@ -69,6 +72,13 @@ class TopicView(NamedTuple):
     routes: list[Route | None]
     owned: list[int]
 
+    def extend(self, stop: int, route_of: RouteOf) -> None:
+        """Look up the following partitions of the topic, up to, but not including, `stop`."""
+        topic_id = self.record.topic_id
+        more = [route_of((topic_id, index)) for index in range(len(self.routes), stop)]
+        self.routes.extend(more)
+        self.owned.extend([-1 if route is None or not route.owner else route.epoch for route in more])
+
     def look_up(self, index: int, route_of: RouteOf) -> None:
         """Update one partition in the view."""
         route = route_of((self.record.topic_id, index))
@@ -81,10 +91,12 @@ class HeldRequest:
     """A METADATA request that waits until the metadata of one of its topics changes, or its time is over.
 
     Attributes:
+        partitions: number of partitions that the request lists as known.
         woken: set when the request has to be checked, after a change or when its time is over.
         is_over: whether its time is over.
     """
 
+    partitions: int = 0
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
 
@@ -98,6 +110,21 @@ class _WatchedTopic:
     stale: set[int] = field(default_factory=set)
     """Partitions that have changed since the view was made."""
     fresh_until: float = 0.0
+    changes: int = 0
+    """Number of changes of the topic itself."""
+    making: asyncio.Future[None] | None = None
+    """The view that is being made in slices, for all requests that wait for it."""
+
+    def show(self, view: TopicView) -> None:
+        """Set the view, which was made just now."""
+        self.view = view
+        age_s = VIEW_S * max(1.0, len(view.routes) / VIEWED_PARTITIONS)
+        self.fresh_until = asyncio.get_running_loop().time() + age_s
+
+    def is_fresh(self, record: pb.TopicRecord) -> bool:
+        """Return whether the view is of this record and young enough."""
+        is_same = self.view is not None and self.view.record is record
+        return is_same and asyncio.get_running_loop().time() < self.fresh_until
 
 
 class RouteWatch:
@@ -117,6 +144,7 @@ class RouteWatch:
         if listened is not None:
             if partition is None:
                 listened.view = None
+                listened.changes += 1
             else:
                 listened.stale.add(partition)
             self._wake_next(listened.waiting)
@@ -134,7 +162,8 @@ class RouteWatch:
     @contextlib.contextmanager
     def listening(self, known: Sequence[pb.KnownEpochs], *, wait_s: float) -> Iterator[HeldRequest]:
         """Hold a request while the context is open; it is also woken at the start, for a first check."""
-        held, topics, size_bytes = HeldRequest(), {each.topic_id for each in known}, _size_bytes(known)
+        held = HeldRequest(sum(len(each.news_from) for each in known))
+        topics, size_bytes = {each.topic_id for each in known}, _size_bytes(known)
         self._held_bytes += size_bytes
         for topic_id in topics:
             self._topics.setdefault(topic_id, _WatchedTopic()).waiting[held] = None
@@ -162,16 +191,39 @@ class RouteWatch:
         listened = self._topics.get(record.topic_id)
         if listened is None:
             return view_of(record, route_of)
-        now = asyncio.get_running_loop().time()
-        view = listened.view
         stale, listened.stale = listened.stale, set()
-        if view is None or view.record is not record or now >= listened.fresh_until:
-            view = listened.view = view_of(record, route_of)
-            listened.fresh_until = now + VIEW_S
+        view = listened.view
+        if view is None or not listened.is_fresh(record):
+            view = view_of(record, route_of)
+            listened.show(view)
         else:
             for index in stale.intersection(range(len(view.routes))):
                 view.look_up(index, route_of)
         return view
+
+    async def prepare(self, record: pb.TopicRecord, route_of: RouteOf) -> None:
+        """Make the view of a large topic in slices, if `view` would have to make it; for the arguments see there.
+
+        Changes that are reported meanwhile are applied by `view`.
+        """
+        listened = self._topics.get(record.topic_id)
+        if listened is None or record.config.partitions <= LOOKED_UP_AT_ONCE or listened.is_fresh(record):
+            return
+        if listened.making is not None:
+            await asyncio.shield(listened.making)
+            return
+        making = listened.making = asyncio.get_running_loop().create_future()
+        changes = listened.changes
+        try:
+            view = TopicView(record, [], [])
+            for first in range(0, record.config.partitions, LOOKED_UP_AT_ONCE):
+                view.extend(min(first + LOOKED_UP_AT_ONCE, record.config.partitions), route_of)
+                await asyncio.sleep(0)
+            if listened.changes == changes:
+                listened.show(view)
+        finally:
+            listened.making = None
+            making.set_result(None)
 
     def _over(self, held: HeldRequest) -> None:
         """Schedule the answer to a request whose time is over; many requests may have begun at the same time."""
@@ -191,9 +243,13 @@ class RouteWatch:
             return
         loop = asyncio.get_running_loop()
         loop.call_soon(self._began, loop)
+        room = LOOKED_PER_TURN
         for held in list(islice(self._due_requests, LOOKS_PER_TURN)):
             del self._due_requests[held]
             held.woken.set()
+            room -= held.partitions
+            if room <= 0:
+                break
         loop.call_soon(self._schedule_next, loop)
 
     def _began(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -205,9 +261,9 @@ class RouteWatch:
 
 def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
     """Return the current metadata of a topic."""
-    topic_id = record.topic_id
-    routes = [route_of((topic_id, index)) for index in range(record.config.partitions)]
-    return TopicView(record, routes, [-1 if route is None or not route.owner else route.epoch for route in routes])
+    view = TopicView(record, [], [])
+    view.extend(record.config.partitions, route_of)
+    return view
 
 
 def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]) -> pb.TopicInfo:

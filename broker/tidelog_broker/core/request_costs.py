@@ -28,6 +28,7 @@ from tidelog_proto.limits import (
     BATCHES_PER_PUBLISH_MAX,
     ENTRIES_PER_REQUEST_MAX,
     FRAME_BYTES_MAX,
+    KNOWN_PARTITIONS_MAX,
     MIB,
     PARTITIONS_MAX,
 )
@@ -182,7 +183,7 @@ COSTS: Final[dict[str, Cost]] = {
     "metadata": Cost(
         500,
         1.5,
-        2 * _ENTRIES + KNOWN * 4 * PARTITIONS_MAX,
+        2 * _ENTRIES + KNOWN * KNOWN_PARTITIONS_MAX,
         _known_partitions,
         "topic",
         Pace.PAGES,
@@ -215,10 +216,10 @@ COSTS: Final[dict[str, Cost]] = {
     "group_list": Cost(15_000, pace=Pace.PAGES),
     "group_delete": Cost(1_000),
     "topic_create": Cost(
-        1_000, 19, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.SLICES
+        1_000, 9, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.SLICES
     ),
     "topic_alter": Cost(
-        3_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition", Pace.SLICES
+        3_000, 9, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition", Pace.SLICES
     ),
     "topic_delete": Cost(1_000),
     "topic_describe": Cost(3_000, pace=Pace.PAGES),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -27,6 +27,16 @@ DENIED_MAX: Final = 8_192
 """Maximum number of cached ids of nonexistent topics: enough for two requests of maximum size, about 1 MB of memory."""
 
 
+class Created(NamedTuple):
+    """Numbers of existing topics and of their partitions."""
+
+    topics: int
+    partitions: int
+
+
+_NONE_CREATED: Final = Created(0, 0)
+
+
 class TopicRegistry:
     """Provides the topics by name and by id, up to the applied position of `__meta`."""
 
@@ -41,6 +51,9 @@ class TopicRegistry:
         """Highest serial of any topic, deleted ones included; the next topic gets 1 more."""
         self.changes = 0
         """Number of changes applied."""
+        self.partitions = 0
+        """Number of partitions of all existing topics."""
+        self._by_creator: dict[str, Created] = {}
         self._denied: dict[bytes, None] = {}
         """Ids that no topic has, in the order in which `deny` recorded them."""
 
@@ -52,6 +65,10 @@ class TopicRegistry:
         if not record.config.cleanup:
             record = _with_defaults(record)
         self._by_id[record.topic_id] = record
+        if current is not None:
+            self._count(current, -1)
+        if not record.deleted:
+            self._count(record, 1)
         self.changes += 1
         self.newest_serial = max(self.newest_serial, record.serial)
         if record.deleted:
@@ -64,6 +81,21 @@ class TopicRegistry:
                 insort(self._names, record.name)
             self._by_name[record.name] = record
         return True
+
+    def _count(self, record: pb.TopicRecord, topics: int) -> None:
+        """Add a topic to the counts, or remove it if `topics` is -1."""
+        partitions = topics * record.config.partitions
+        self.partitions += partitions
+        before = self.created_by(record.creator)
+        after = Created(before.topics + topics, before.partitions + partitions)
+        if after.topics:
+            self._by_creator[record.creator] = after
+        else:
+            self._by_creator.pop(record.creator, None)
+
+    def created_by(self, principal: str) -> Created:
+        """Return how many existing topics and partitions a principal has created."""
+        return self._by_creator.get(principal, _NONE_CREATED)
 
     def named(self, name: str) -> pb.TopicRecord:
         """Return the topic called `name`.

@@ -239,7 +239,7 @@ class Controller:
         return record
 
     def _refuse_too_many(self, added: int) -> None:
-        existing = sum(record.config.partitions for record in self._topics.live())
+        existing = self._topics.partitions
         if added and existing + added > self._partitions_max:
             raise ProtocolError(
                 pb.INVALID_REQUEST,

@@ -38,11 +38,9 @@ class TopicQuotas:
         limits = self._quotas.of_principal(creator, caller.roles if caller.principal == creator else ())
         if limits.topics is None and limits.partitions is None:
             return
-        existing = [record for record in self._topics.live() if record.creator == creator]
-        _check("topics", creator, limits.topics, len(existing), topics)
-        _check(
-            "partitions", creator, limits.partitions, sum(record.config.partitions for record in existing), partitions
-        )
+        existing = self._topics.created_by(creator)
+        _check("topics", creator, limits.topics, existing.topics, topics)
+        _check("partitions", creator, limits.partitions, existing.partitions, partitions)
 
 
 def _check(what: str, creator: str, bound: int | None, existing: int, more: int) -> None:

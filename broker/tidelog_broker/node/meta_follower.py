@@ -1,8 +1,9 @@
-"""Following of `__meta` and of the routes of other nodes' partitions.
+"""Following of `__meta`.
 
 A node that stores `__meta` applies its own log as commits advance. Any other node reads it from the owner by FETCH,
 with long polling, so that a new topic is known everywhere within a round trip. In both cases the applied state is
-saved to a file, for a start at which `__meta` cannot be read.
+saved to a file, for a start at which `__meta` cannot be read. Saving a large state again waits for a multiple of the
+time that it takes, because creating thousands of topics would otherwise save all of them for each.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Final
 
 from tidelog_broker.broker import Broker
@@ -25,17 +27,21 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
 """Interval of checks without a new commit: this node may have begun, or ceased, to store or own `__meta`."""
-ROUTES_AGAIN_S: Final = 1.0
 SAVE_AGAIN_S: Final = 0.2
 UNSAVED_AGAIN_S: Final = 5.0
 """Minimum interval between attempts to save the same state after an error of the disk."""
+SAVE_SHARE: Final = 20
+"""Pause after saving, as a multiple of the event loop's time for it, if that exceeds `SAVE_S_LONG`."""
+SAVE_S_LONG: Final = 0.005
+SAVED_AT_ONCE: Final = 1_024
+"""Number of records that are encoded before other tasks of the event loop run."""
 _FETCH_WAIT_MS: Final = 1000
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 _TIMEOUT_S: Final = 5.0
 
 
 class MetaFollower:
-    """Keeps this node's copy of `__meta` current, until `run` is cancelled; for the routes see `keep_routes`."""
+    """Keeps this node's copy of `__meta` current, until `run` is cancelled."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -44,6 +50,8 @@ class MetaFollower:
         """The state that was saved, or last tried to be saved, as the offset in `__meta` before which it is applied."""
         self._retry_save_s: float | None = None
         """When the attempt is repeated, on the loop's clock; None if the state is saved."""
+        self._may_save_s = 0.0
+        """When the next state may be saved, on the loop's clock."""
         self._problem = ""
         self._save_problem = ""
 
@@ -115,11 +123,9 @@ class MetaFollower:
         applied, retry_s = broker.meta_log.applied, self._retry_save_s
         if applied == self._attempted and (retry_s is None or broker.loop.time() < retry_s):
             return
-        snapshot = pb.MetaSnapshot(
-            applied=applied,
-            meta=broker.topics.get(META_TOPIC_ID),
-            records=[record.SerializeToString() for record in broker.meta_log.current_records()],
-        )
+        if broker.loop.time() < self._may_save_s:
+            return  # The next round saves it.
+        snapshot = await self._snapshot(applied)
         problem = ""
         try:
             await broker.threads.io.call(0, save_meta_snapshot, broker.disk.fs, broker.dir.meta_state, snapshot)
@@ -134,35 +140,25 @@ class MetaFollower:
             log.info("%s", problem)
         self._save_problem = problem
 
+    async def _snapshot(self, applied: int) -> pb.MetaSnapshot:
+        """Return the state, which contains every commit below `applied`; it may contain later ones, too."""
+        broker = self._broker
+        took_s, began_s = 0.0, time.monotonic()
+        records = list(broker.meta_log.current_records())
+        snapshot = pb.MetaSnapshot(applied=applied, meta=broker.topics.get(META_TOPIC_ID))
+        for first in range(0, len(records), SAVED_AT_ONCE):
+            if first:
+                took_s += time.monotonic() - began_s
+                await asyncio.sleep(0)
+                began_s = time.monotonic()
+            snapshot.records.extend(record.SerializeToString() for record in records[first : first + SAVED_AT_ONCE])
+        took_s += time.monotonic() - began_s
+        if took_s > SAVE_S_LONG:
+            self._may_save_s = broker.loop.time() + SAVE_SHARE * took_s
+        return snapshot
+
     def _say(self, problem: str) -> None:
         """Log a problem once, however often the attempt is repeated."""
         if problem != self._problem:
             self._problem = problem
             log.info("%s", problem)
-
-
-async def keep_routes(broker: Broker) -> None:
-    """Ask the other nodes regularly for the routes of partitions that this node does not store, if there are any."""
-    while True:
-        if _has_partitions_elsewhere(broker):
-            await asyncio.gather(*(_learn_routes(broker, peer) for peer in sorted(broker.cluster.linked)))
-        await asyncio.sleep(ROUTES_AGAIN_S)
-
-
-async def _learn_routes(broker: Broker, peer: str) -> None:
-    """Learn routes from a node, page by page."""
-    request = pb.Metadata()
-    with contextlib.suppress(ProtocolError):  # The node is unreachable or slow; it is asked again in the next round.
-        while True:
-            frame = await broker.cluster.request(peer, pb.Envelope(metadata=request), timeout_s=_TIMEOUT_S)
-            reply = frame.envelope.metadata_reply
-            broker.routes.learn(reply.topics)
-            if not reply.HasField("next") or reply.next == request.cursor:
-                return
-            request.cursor.CopyFrom(reply.next)
-
-
-def _has_partitions_elsewhere(broker: Broker) -> bool:
-    return any(
-        not broker.partitions.stores_all(record) for record in broker.topics.live()
-    ) or not broker.partitions.of_topic(META_TOPIC_ID)

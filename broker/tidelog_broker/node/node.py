@@ -32,8 +32,9 @@ from tidelog_broker.node.cluster_membership import ClusterMembership
 from tidelog_broker.node.directory_admission import Founding
 from tidelog_broker.node.disk_log import DiskLog
 from tidelog_broker.node.graceful_stop import hand_over
-from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
+from tidelog_broker.node.meta_follower import MetaFollower
 from tidelog_broker.node.metrics_sources import watch_figures
+from tidelog_broker.node.route_learning import RouteLearning
 from tidelog_broker.partition.backfill_monitor import BackfillMonitor
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
@@ -181,7 +182,7 @@ class Node:
         spawn = broker.tasks.spawn
         spawn(MetaFollower(broker).run(), "following __meta")
         spawn(self._read_rules(), "reading the access rules")
-        spawn(keep_routes(broker), "asking for routes")
+        spawn(RouteLearning(broker).run(), "asking for routes")
         spawn(broker.mover.run(), "moving partitions")
         spawn(BackfillMonitor(broker.partitions.all, broker.metrics).run(), "watching history")
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")

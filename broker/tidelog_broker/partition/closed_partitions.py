@@ -18,6 +18,7 @@ class ClosedPartitions:
     def __init__(self) -> None:
         self._by_topic: dict[bytes, dict[int, str]] = {}
         self._by_owner: dict[str, dict[PartitionKey, None]] = {}
+        self._count = 0
         self._recently_used: dict[PartitionKey, None] = {}
 
     def __contains__(self, key: PartitionKey) -> bool:
@@ -27,20 +28,17 @@ class ClosedPartitions:
         return bool(self._by_topic)
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_topic.values()))
+        return self._count
 
     def count(self, topic_id: bytes) -> int:
         """Return how many partitions of a topic are closed."""
         return len(self._by_topic.get(topic_id, ()))
 
-    def topics(self) -> list[bytes]:
-        """Return the ids of the topics with closed partitions."""
-        return list(self._by_topic)
-
     def add(self, key: PartitionKey, owner: str, *, is_used: bool) -> None:
         """Add a partition; `is_used`: it may have data on the disk, or a decision or promise in the journals."""
         self.discard(key)
         self._by_topic.setdefault(key[0], {})[key[1]] = owner
+        self._count += 1
         self._by_owner.setdefault(owner, {})[key] = None
         if is_used:
             self._recently_used[key] = None
@@ -50,6 +48,7 @@ class ClosedPartitions:
         owner = self._by_topic.get(key[0], {}).pop(key[1], None)
         if owner is None:
             return
+        self._count -= 1
         if not self._by_topic[key[0]]:
             del self._by_topic[key[0]]
         del self._by_owner[owner][key]

@@ -76,6 +76,8 @@ class Partitions:
         self._removal = Removal(tools, directory=directory, replication=replication, opening=self.opening)
         self._failed: dict[PartitionKey, ProtocolError] = {}
         """Why closed partitions could not be opened at the last attempt."""
+        self._stored_topics: set[bytes] = set()
+        """Ids of the topics with partitions on this node, open or closed."""
         self._on_disk: dict[bytes, set[int]] = {}
         """Partitions that had a directory when the node started."""
 
@@ -117,10 +119,19 @@ class Partitions:
         """Return every open partition."""
         return [partition for stored in self.by_topic.values() for partition in stored.values()]
 
-    def stores_all(self, record: pb.TopicRecord) -> bool:
-        """Return whether this node stores all partitions of a topic, open or not."""
-        open_count = len(self.by_topic.get(record.topic_id, ()))
-        return open_count + self.closed.count(record.topic_id) >= record.config.partitions
+    def by_name(self) -> list[tuple[str, list[Partition]]]:
+        """Return the names of the topics with open partitions, each with these partitions. Thread-safe.
+
+        Raises:
+            RuntimeError: the event loop has changed the partitions meanwhile; the caller retries.
+        """
+        stored = [list(partitions.values()) for partitions in self.by_topic.values()]
+        return [(partitions[0].state.topic.name, partitions) for partitions in stored if partitions]
+
+    @property
+    def count(self) -> int:
+        """Number of partitions that this node stores, open or not."""
+        return self._open_count + len(self.closed)
 
     async def awake(self, keys: Iterable[PartitionKey]) -> None:
         """Open those of these partitions that this node stores; errors are raised by `get`."""
@@ -184,6 +195,8 @@ class Partitions:
                 self._open_count < self._open_ahead and self._is_soon(record, index)
             ):
                 await self.opening.opened(key)
+        if record.topic_id in self.by_topic or self.closed.count(record.topic_id):
+            self._stored_topics.add(record.topic_id)
         self._count_topics()
 
     def _belongs_here(self, record: pb.TopicRecord, index: int) -> bool:
@@ -217,7 +230,7 @@ class Partitions:
         return genesis
 
     def _count_topics(self) -> None:
-        self.tools.metrics.topics.set(len({*self.by_topic, *self.closed.topics()}))
+        self.tools.metrics.topics.set(len(self._stored_topics))
 
     # --- opening ---------------------------------------------------------------------------------------
 
@@ -263,6 +276,7 @@ class Partitions:
             raise gone(current)
         partition = Partition(self.tools, current or record, index, driver, work_key)
         self.by_topic.setdefault(topic_id, {})[index] = partition
+        self._stored_topics.add(topic_id)
         self._open_count += 1
         count_long_lived(PARTITION_BLOCKS)
         self.closed.discard(key)
@@ -319,6 +333,7 @@ class Partitions:
         for key in [key for key in self._failed if key[0] == topic_id]:
             del self._failed[key]
         self._on_disk.pop(topic_id, None)
+        self._stored_topics.discard(topic_id)
         self._count_topics()
         self._replication.drop(topic_id)
         error = gone(record)

@@ -19,6 +19,7 @@ from tidelog.cluster.connection import Address
 from tidelog.errors import EpochChangingError, TidelogError, UnknownTopicError, error_of
 from tidelog.model import PartitionRoute, TopicRoute
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import KNOWN_PARTITIONS_MAX
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -130,7 +131,10 @@ class Metadata:
         return topic.partitions.get(partition) if topic else None
 
     def known(self, names: Iterable[str]) -> list[pb.KnownEpochs] | None:
-        """Return the cached epochs of topics, for a long poll for changes; None if one of the topics is not cached."""
+        """Return the cached epochs of topics, for a long poll for changes.
+
+        None if one of the topics is not cached, or they have more partitions than a request may list.
+        """
         epochs: list[pb.KnownEpochs] = []
         for name in names:
             topic = self._topics.get(name)
@@ -142,7 +146,7 @@ class Metadata:
                 for index in range(max(topic.partitions, default=-1) + 1)
             ]
             epochs.append(pb.KnownEpochs(topic_id=topic.topic_id, news_from=news_from))
-        return epochs
+        return epochs if sum(len(each.news_from) for each in epochs) <= KNOWN_PARTITIONS_MAX else None
 
     def owner_address(self, name: str, partition: int) -> Address | None:
         """Return the address of a partition's owner; None if unknown."""

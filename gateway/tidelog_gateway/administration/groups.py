@@ -19,7 +19,7 @@ from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
 from tidelog_gateway.requests.first_faults import first_faults
-from tidelog_proto.limits import PARTITIONS_MAX
+from tidelog_proto.limits import LISTED_PARTITIONS_MAX, PARTITIONS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 
 router = APIRouter(prefix="/v1", tags=["groups"], route_class=JsonRoute)
@@ -163,7 +163,7 @@ class ResetBody(BaseModel):
     topic: Annotated[TopicName | None, Field(description="Move only the offsets of this topic.")] = None
     partitions: (
         Annotated[
-            list[_PartitionNumber], Field(max_length=PARTITIONS_MAX, fail_fast=True), first_faults(_PartitionNumber)
+            list[_PartitionNumber], Field(max_length=LISTED_PARTITIONS_MAX, fail_fast=True), first_faults(_PartitionNumber)
         ]
         | None
     ) = None

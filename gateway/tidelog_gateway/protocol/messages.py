@@ -37,6 +37,7 @@ from tidelog_proto.limits import (
     GROUP_NAME_BYTES_MAX,
     KIB,
     NOTE_BYTES_MAX,
+    LISTED_PARTITIONS_MAX,
     PARTITIONS_MAX,
     TAG_BYTES_MAX,
     TIMESTAMP_MS_MAX,
@@ -73,7 +74,7 @@ def _partition_of(name: object) -> object:
 
 
 Offsets = Annotated[
-    dict[Annotated[PartitionNumber, BeforeValidator(_partition_of)], OffsetNumber], Field(max_length=PARTITIONS_MAX)
+    dict[Annotated[PartitionNumber, BeforeValidator(_partition_of)], OffsetNumber], Field(max_length=LISTED_PARTITIONS_MAX)
 ]
 
 
@@ -211,7 +212,7 @@ class CommittedQuery(_Message):
     partitions: (
         Annotated[
             list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]],
-            Field(min_length=1, max_length=PARTITIONS_MAX, fail_fast=True),
+            Field(min_length=1, max_length=LISTED_PARTITIONS_MAX, fail_fast=True),
         ]
         | None
     ) = None

@@ -1,6 +1,6 @@
 """A group's committed offsets in a topic, as the answer to `committed`, in bounded pages.
 
-A topic has up to 16,384 partitions, and a note up to 4 KiB, so an answer is limited to the size of a batch message and
+A topic has up to 100,000 partitions, and a note up to 4 KiB, so an answer is limited to the size of a batch message and
 has the partition with which the next page begins.
 """
 

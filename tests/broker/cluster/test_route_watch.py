@@ -9,6 +9,8 @@ from tests.holding import entries_of
 
 from tidelog_broker.cluster import route_watch
 from tidelog_broker.cluster.route_watch import (
+    LOOKED_PER_TURN,
+    LOOKED_UP_AT_ONCE,
     LOOKS_PER_TURN,
     HeldRequest,
     RouteWatch,
@@ -155,8 +157,8 @@ def test_request_with_many_topics_is_not_held() -> None:
 
 
 def test_too_many_known_partitions_are_refused() -> None:
-    check_known([pb.KnownEpochs(news_from=[0] * 4096)] * 16)
-    for much in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 4097)] * 16):
+    check_known([pb.KnownEpochs(news_from=[0] * 4096)] * 32)
+    for much in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 4097)] * 32):
         with pytest.raises(ProtocolError) as caught:
             check_known(much)
         assert caught.value.code == pb.INVALID_REQUEST
@@ -225,3 +227,63 @@ def test_described_topic_omits_unknown_routes() -> None:
         config=pb.TopicConfig(partitions=2),
         partitions=[pb.PartitionInfo(partition=1, owner="b", epoch=4, placement=["b", "c"])],
     )
+
+
+class CountedRoutes:
+    """Routes of one epoch, and how many were looked up since the event loop last ran other work."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.now = self.most = self.all = 0
+
+    def __call__(self, _key: PartitionKey) -> Route | None:
+        self.now += 1
+        self.all += 1
+        self.most = max(self.most, self.now)
+        return Route(self.epoch, "a", ("a",))
+
+    async def run_other_work(self) -> None:
+        while True:
+            self.now = 0
+            await asyncio.sleep(0)
+
+
+async def test_view_of_a_large_topic_is_made_in_slices_and_once_for_all() -> None:
+    news, record, routes = RouteWatch(), topic(10 * LOOKED_UP_AT_ONCE + 1), CountedRoutes()
+    await news.prepare(record, routes)
+    assert routes.all == 0, "without held requests nothing is cached"
+    other_work = asyncio.create_task(routes.run_other_work())
+    with news.listening(known(ID), wait_s=LONG_S):
+        making = [asyncio.create_task(news.prepare(record, routes)) for _ in range(3)]
+        await asyncio.sleep(0)
+        routes.epoch = 4
+        news.changed(ID, 7)  # reported while the view is made, after the partition was looked up
+        await asyncio.gather(*making)
+        view = news.view(record, routes)
+        assert (view.owned[7], view.owned[0], len(view.owned)) == (4, 0, record.config.partitions)
+        await news.prepare(record, routes)
+        assert news.view(record, routes) is view
+    other_work.cancel()
+    assert (routes.most, routes.all) == (LOOKED_UP_AT_ONCE, record.config.partitions + 1)
+
+
+async def test_view_that_was_made_during_a_change_of_its_topic_is_not_used() -> None:
+    news, record, routes = RouteWatch(), topic(2 * LOOKED_UP_AT_ONCE), CountedRoutes()
+    with news.listening(known(ID), wait_s=LONG_S):
+        making = asyncio.create_task(news.prepare(record, routes))
+        await asyncio.sleep(0)
+        routes.epoch = 4
+        news.changed(ID)
+        await making
+        assert set(news.view(record, routes).owned) == {4}
+
+
+async def test_few_requests_that_list_many_partitions_are_checked_in_a_round() -> None:
+    news = RouteWatch()
+    large = [pb.KnownEpochs(topic_id=ID, news_from=[1] * (LOOKED_PER_TURN // 2))]
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(news.listening(large, wait_s=LONG_S)) for _ in range(5)]
+        await all_looked(news, held)
+        news.changed(ID)
+        assert [one.woken.is_set() for one in held] == [True, True, False, False, False]
+        await all_looked(news, held)

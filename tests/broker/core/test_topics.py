@@ -211,3 +211,33 @@ def test_error_for_an_unknown_id_contains_the_id() -> None:
     with pytest.raises(ProtocolError) as refused:
         registry.with_id(record().topic_id)
     assert refused.value.to_message().topic_id == record().topic_id
+
+
+def test_existing_topics_and_partitions_are_counted_by_creator() -> None:
+    topics = TopicRegistry()
+
+    def put(number: int, partitions: int, revision: int, *, creator: str = "ada", deleted: bool = False) -> None:
+        topics.apply(
+            pb.TopicRecord(
+                name=f"t{number}",
+                topic_id=bytes(15) + bytes([100 + number]),
+                config=pb.TopicConfig(partitions=partitions),
+                revision=revision,
+                creator=creator,
+                deleted=deleted,
+            )
+        )
+
+    put(1, 4, 1)
+    put(2, 10, 1)
+    put(3, 1, 1, creator="")
+    put(1, 6, 2)
+    put(1, 4, 1)  # an older revision changes nothing
+    assert (topics.partitions, topics.created_by("ada"), topics.created_by("")) == (17, (2, 16), (1, 1))
+    put(2, 10, 2, deleted=True)
+    put(2, 99, 3)  # a deletion is final
+    put(4, 5, 2, deleted=True)  # the deletion of a topic whose creation was not applied
+    assert (topics.partitions, topics.created_by("ada")) == (7, (1, 6))
+    put(1, 6, 3, deleted=True)
+    assert (topics.partitions, topics.created_by("ada"), topics.created_by("bob")) == (1, (0, 0), (0, 0))
+    assert topics.partitions == sum(record.config.partitions for record in topics.live())

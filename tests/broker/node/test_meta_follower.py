@@ -128,3 +128,24 @@ async def test_a_failed_save_is_retried_without_a_later_change(
         return snapshot is not None and snapshot.applied >= applied
 
     await founded.until(saved, "the state is not saved on the disk that has recovered")
+
+
+async def test_a_large_state_is_saved_again_after_a_multiple_of_its_time(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meta_follower, "SAVE_S_LONG", -1.0)
+    monkeypatch.setattr(meta_follower, "SAVE_SHARE", 1e9)
+    await founded.found()
+    await founded.settled()
+    node = founded.nodes["a"]
+    follower = meta_follower.MetaFollower(node.broker)
+    await follower._save()
+    first = follower._attempted
+    peer = await founded.peer("a")
+    await peer.create("later")
+    await founded.until(lambda: topics_of(founded, "a") == ["later"], "a does not follow")
+    await follower._save()
+    assert follower._attempted == first, "the state is saved for each change"
+    follower._may_save_s = 0.0
+    await follower._save()
+    assert follower._attempted == node.broker.meta_log.applied

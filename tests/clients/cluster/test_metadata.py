@@ -130,6 +130,17 @@ def test_long_poll_names_the_first_unknown_epoch() -> None:
     assert metadata.known(["t", "u"]) is None
 
 
+def test_topics_with_more_partitions_than_a_request_lists_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = Metadata()
+    answer = reply("a", 3)
+    answer.topics[0].partitions[0].partition = 2
+    metadata.merge(answer, HERE)
+    monkeypatch.setattr(metadata_module, "KNOWN_PARTITIONS_MAX", 3)
+    assert metadata.known(["t"]) is not None
+    monkeypatch.setattr(metadata_module, "KNOWN_PARTITIONS_MAX", 2)
+    assert metadata.known(["t"]) is None
+
+
 def test_unknown_partition_is_requested_from_epoch_0() -> None:
     metadata = Metadata()
     answer = reply("a", 3)

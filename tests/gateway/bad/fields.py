@@ -128,7 +128,7 @@ _WRONG_RECORDS: Final[dict[str, tuple[Any, ...]]] = {
     "key": (7, [], {"a": 1}, False),
     "key_encoding": ("json", None, 0),
     "tag": (7, [], "x" * 4_097, "\u00e9" * 2_049),
-    "partition": (-1, 16_384, 10**30, 1.0, 0.5, "0", True, [], 99),
+    "partition": (-1, 100_000, 10**30, 1.0, 0.5, "0", True, [], 99),
     "timestamp_ms": (-1, 10**20, 1.5, "2013-01-01", False),
     "headers": ({}, "x", [["a"]], [["a", "b", "utf8", "d"]], [[None, "x"]], [["a", 1]], [["a", "*", "base64"]], [1]),
 }
@@ -204,7 +204,7 @@ _WRONG: Final[dict[tuple[str, str], tuple[str, dict[str, Any], dict[str, tuple[A
             "to": ("begin", "", 1),
             "offset": (-1, 2**63, "0", 1.5),
             "timestamp": ("yesterday", "2013-01-01T00:00:00", 1, "9" * 41),
-            "partitions": ([-1], [16_384], ["0"], {}),
+            "partitions": ([-1], [100_000], ["0"], {}),
             "dry_run": (1,),
             "topic": ("a b",),
         },

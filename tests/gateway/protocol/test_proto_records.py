@@ -34,7 +34,7 @@ def test_faults_are_named_and_bounded() -> None:
     pointers = [error["pointer"] for error in caught.value.extra["errors"]]
     assert pointers == ["/pub/records/0/tag", "/pub/records/1/timestamp_ms", "/pub/records/2/headers"]
     with pytest.raises(Problem) as caught:
-        records_in_proto([pb.PubRecord(partition=20_000)] * 10 * FAULTS_MAX, 0)
+        records_in_proto([pb.PubRecord(partition=200_000)] * 10 * FAULTS_MAX, 0)
     assert f"and {FAULTS_MAX - 1} more" in caught.value.detail
 
 

@@ -80,7 +80,7 @@ def test_a_token_with_a_changed_character_is_refused(at: int, character: str) ->
         b"\x01\x80",
         b"\x01" + b"\xff" * 30 + b"\x01",
         b"\x01" + b"\xff" * 9 + b"\x01",
-        b"\x81\x80\x01" + b"\x01" * 16_385,
+        b"\xa1\x8d\x06" + b"\x01" * 100_001,
         b"",
     ],
     ids=["too few", "cut", "endless", "offset too large", "too many partitions", "nothing"],

@@ -104,7 +104,7 @@ async def test_cursors_that_cannot_be_used(api: httpx.AsyncClient, log: FakeLog)
     cursor = (await api.get(PATH)).json()["next_cursor"]
     token = cursor.partition(".")[0]
     assert (await api.get(PATH, params={"cursor": token})).status_code == 200, "a token of a stream"
-    for wrong in ("", "x", token[:-2], f"{token}.", f"{token}.-1", f"{token}.x", f"{token}.99999", f"B{token[1:]}.0"):
+    for wrong in ("", "x", token[:-2], f"{token}.", f"{token}.-1", f"{token}.x", f"{token}.100000", f"B{token[1:]}.0"):
         refused = await api.get(PATH, params={"cursor": wrong})
         problem(refused, 422, "invalid_cursor")
         assert refused.json()["errors"][0]["parameter"] == "cursor"
@@ -179,4 +179,4 @@ def test_a_cursor_that_does_not_fit_is_refused() -> None:
         cursor_text(scope, positions, 7, chars_max=HEADER_CHARS_MAX)
     assert (caught.value.status, caught.value.code) == (422, "too_many_partitions")
     with pytest.raises(Problem, match="here: read its partitions one by one"):
-        cursor_text(scope, dict.fromkeys(range(16_384), 1 << 40), 7)
+        cursor_text(scope, dict.fromkeys(range(100_000), 1 << 40), 7)

@@ -143,8 +143,24 @@ def place(
     Raises:
         NoPersistenceError: no registered node stores copies.
     """
+    return _placed(_ranked(key, nodes), replication_factor, alive, ack_quorum)
+
+
+def place_with_owner(
+    key: bytes, nodes: Iterable[NodeEntry], *, replication_factor: int, alive: Collection[str], ack_quorum: int = 0
+) -> tuple[Placement, str | None]:
+    """Return the results of `place` and of `successor` for that placement, with one ranking of the nodes.
+
+    For the arguments and the exception see `place`.
+    """
+    ranked = _ranked(key, nodes)
+    placed = _placed(ranked, replication_factor, alive, ack_quorum)
+    return placed, next(iter(_able(ranked, alive, placed.nodes)), None)
+
+
+def _placed(ranked: Sequence[NodeEntry], replication_factor: int, alive: Collection[str], ack_quorum: int) -> Placement:
     assert replication_factor >= 1
-    waiting = [node for node in _ranked(key, nodes) if Role.PERSISTENCE in node.roles]
+    waiting = [node for node in ranked if Role.PERSISTENCE in node.roles]
     if not waiting:
         raise NoPersistenceError(
             "no registered node has the role persistence, so no copy can be stored; start a node with that role"
@@ -192,9 +208,13 @@ def candidates(
     others are used only as a last resort: an owner without a copy would need an exception in every quorum, and without
     an owner the partition cannot be written.
     """
+    return _able(_ranked(key, nodes), alive, placement)
+
+
+def _able(ranked: Iterable[NodeEntry], alive: Collection[str], placement: Collection[str]) -> list[str]:
     fit = [
         node
-        for node in _ranked(key, nodes)
+        for node in ranked
         if node.node_id in placement and node.node_id in alive and Role.PERSISTENCE in node.roles
     ]
     both = [node.node_id for node in fit if Role.INGESTION in node.roles]

@@ -25,6 +25,7 @@ from tidelog_broker.core.placement.placement import (
     Role,
     partition_key,
     place,
+    place_with_owner,
     rebalance_plan,
     successor,
     takeover_rank,
@@ -309,21 +310,55 @@ def first_epoch(
     Raises:
         NoPersistenceError: no registered node stores copies.
     """
-    hashed = partition_key(*key)
-    placed = place(
-        hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
-    )
-    owner = successor(hashed, nodes, alive=alive, placement=placed.nodes) or placed.nodes[0]
-    return pb.EpochDescriptor(
-        epoch=0,
-        owner=owner,
-        owner_incarnation=incarnation(owner),
-        placement=placed.nodes,
-        ack_quorum=placed.ack_quorum,
-        start_offset=0,
-        flush=settings.flush,
-        engine=settings.engine,
-    )
+    (epoch,) = first_epochs(key[0], range(key[1], key[1] + 1), settings, nodes, alive=alive, incarnation=incarnation)
+    return epoch
+
+
+def first_epochs(
+    topic_id: bytes,
+    partitions: Sequence[int],
+    settings: ReplicationSettings,
+    nodes: Sequence[NodeEntry],
+    *,
+    alive: Collection[str],
+    incarnation: Callable[[str], int],
+) -> list[pb.EpochDescriptor]:
+    """Return epoch 0 of new partitions of a topic, as `first_epoch` does.
+
+    Partitions with equal placements and owners share one message, since a hundred thousand partitions have few distinct
+    ones. A single node is not ranked again for each partition.
+
+    Raises:
+        NoPersistenceError: no registered node stores copies.
+    """
+    made: dict[tuple[tuple[str, ...], str], pb.EpochDescriptor] = {}
+    epochs: list[pb.EpochDescriptor] = []
+    for index in partitions:
+        if len(nodes) == 1 and epochs:
+            epochs.append(epochs[0])
+            continue
+        placed, owner = place_with_owner(
+            partition_key(topic_id, index),
+            nodes,
+            replication_factor=settings.replication_factor,
+            alive=alive,
+            ack_quorum=settings.ack_quorum,
+        )
+        owner = owner or placed.nodes[0]
+        epoch = made.get((placed.nodes, owner))
+        if epoch is None:
+            epoch = made[placed.nodes, owner] = pb.EpochDescriptor(
+                epoch=0,
+                owner=owner,
+                owner_incarnation=incarnation(owner),
+                placement=placed.nodes,
+                ack_quorum=placed.ack_quorum,
+                start_offset=0,
+                flush=settings.flush,
+                engine=settings.engine,
+            )
+        epochs.append(epoch)
+    return epochs
 
 
 def _owner_capable(nodes: Sequence[NodeEntry]) -> frozenset[str]:

@@ -164,9 +164,12 @@ async def _until_changed(broker: Broker, request: Request) -> None:
 async def has_news(broker: Broker, known: Sequence[pb.KnownEpochs]) -> bool:
     """Return whether this node's metadata of any of these topics is newer than the client's.
 
-    The event loop runs other work after each topic.
+    The event loop runs other work after each topic, and while the view of a large topic is made.
     """
     for each in known:
+        record = broker.topics.get(each.topic_id)
+        if record is not None and not record.deleted:
+            await broker.route_news.prepare(record, broker.routes.get)
         if has_newer_metadata(each, _view(broker, each.topic_id)):
             return True
         await asyncio.sleep(0)

@@ -112,7 +112,10 @@ class OpenSegments:
         self.mappings = Mappings()
         """Mappings of files in the set; a file that leaves the set is unmapped."""
         self._lock = threading.Lock()
-        self._open: OrderedDict[Path, OpenSegment] = OrderedDict()
+        self._open: dict[Path, OpenSegment] = {}
+        self._idle: OrderedDict[Path, OpenSegment] = OrderedDict()
+        """The segments of the set without a lease, least recently used first. Thousands of others may be leased: every
+        segment that a log appends to."""
         self._held: Counter[Path] = Counter()
         """Paths that are being opened, or that are dropped but still open."""
 
@@ -165,6 +168,8 @@ class OpenSegments:
             if not segment.leases and not segment.dropped:  # The index may have grown during the lease.
                 self._indexes_bytes += segment.index.size_bytes - segment.index_bytes
                 segment.index_bytes = segment.index.size_bytes
+                if segment.name is not None:
+                    self._idle[segment.name] = segment
             close = segment.dropped and segment.leases == 0
             if close and segment.name is not None:
                 self._let_go(segment.name)
@@ -188,8 +193,7 @@ class OpenSegments:
     def close_unused(self) -> None:
         """Close all segments without a lease, to free descriptors."""
         with self._lock:
-            unused = [path for path, segment in self._open.items() if segment.leases == 0]
-            closing = [segment for path in unused if (segment := self._remove(path)) is not None]
+            closing = [segment for path in list(self._idle) if (segment := self._remove(path)) is not None]
         for segment in closing:
             self._close(segment)
 
@@ -209,6 +213,7 @@ class OpenSegments:
     def _remove(self, path: Path) -> OpenSegment | None:
         segment = self._open.pop(path, None)
         if segment is not None:
+            self._idle.pop(path, None)
             self._indexes_bytes -= segment.index_bytes
         return segment
 
@@ -236,7 +241,7 @@ class OpenSegments:
             segment = self._open.get(path)
             if segment is not None:
                 segment.leases += 1
-                self._open.move_to_end(path)
+                self._idle.pop(path, None)
             else:
                 self._held[path] += 1
             return segment
@@ -248,6 +253,7 @@ class OpenSegments:
                 self._add(path, mine)
             segment = self._open[path]
             segment.leases += 1
+            self._idle.pop(path, None)
         if segment is not mine:
             mine.close()
         self._evict()
@@ -258,12 +264,10 @@ class OpenSegments:
             return
         closing: list[OpenSegment] = []
         with self._lock:
-            for path, segment in list(self._open.items()):
-                if self._fits():
-                    break
-                if segment.leases == 0:
-                    self._remove(path)
-                    closing.append(segment)
+            while self._idle and not self._fits():
+                path, segment = next(iter(self._idle.items()))
+                self._remove(path)
+                closing.append(segment)
         for segment in closing:
             self._close(segment)
 

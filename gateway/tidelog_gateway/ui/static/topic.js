@@ -175,7 +175,7 @@ function settingsPanel({ topic: first, me }) {
       cleanup: select(["delete", "compact", "compact_delete"].map((each) => [each, each]), topic.cleanup),
       hold: select([["false", "no"], ["true", "yes: delete and compact nothing"]], String(topic.hold)),
       flush: select(["always", "interval", "never", "async"].map((each) => [each, each]), topic.flush),
-      partitions: h("input", { type: "number", min: topic.partitions, max: 16384, value: topic.partitions }),
+      partitions: h("input", { type: "number", min: topic.partitions, max: 100000, value: topic.partitions }),
       replication_factor: h("input", { type: "number", min: 1, max: 15, value: topic.replication_factor }),
     };
     const hints = {

@@ -63,7 +63,7 @@ async function createTopic(me) {
     fill(reason, allowed ? [] : h("strong", {}, "Create: "), allowed ? [] : reasonOf(me, "create", "topic", asked));
     reason.hidden = allowed;
   });
-  const partitions = h("input", { type: "number", min: 1, max: 16384, value: 1, required: true });
+  const partitions = h("input", { type: "number", min: 1, max: 100000, value: 1, required: true });
   const copies = h("input", { type: "number", min: 1, max: 15, placeholder: "the node's default" });
   const hours = h("input", { type: "number", min: 0, step: "any", placeholder: "for ever" });
   const cleanup = select([["delete", "delete the oldest"], ["compact", "keep the newest of each key"]], "delete");

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog_broker.core.placement import placement
 from tidelog_broker.core.placement.placement import NodeEntry, NoPersistenceError, Role, partition_key, rank
 from tidelog_broker.core.placement.planning import (
     ReplicationSettings,
     current_replication_settings,
     first_epoch,
+    first_epochs,
     handover_plan,
     has_live_quorum,
     ingestion_owner_plan,
@@ -243,6 +245,26 @@ def test_storing_only_node_owns_a_first_epoch_if_no_other_is_alive() -> None:
     for copies in (1, 2, 3):
         assert {one.owner for one in made(ALL, copies)} == {"e"}
         assert {one.owner for one in made(ALL - {"e"}, copies)} == {"a", "b", "c", "d"}
+
+
+def test_first_epochs_of_a_topic_are_those_of_its_partitions_and_share_messages() -> None:
+    for nodes, alive in ((NODES, ALL), (NODES, frozenset("ab")), (NODES[:1], ALL), (stores_only("a", "b"), ALL)):
+        several = first_epochs(KEY[0], range(3, 403), THREE, nodes, alive=alive, incarnation=lambda _: 7)
+        each = [
+            first_epoch((KEY[0], index), THREE, nodes, alive=alive, incarnation=lambda _: 7) for index in range(3, 403)
+        ]
+        assert several == each
+        assert len({id(one) for one in several}) == len({one.SerializeToString() for one in each})
+
+
+def test_a_single_node_is_ranked_once_for_all_partitions_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked: list[bytes] = []
+    monkeypatch.setattr(placement, "_score", lambda key, _node: ranked.append(key) or 0.0)
+    first_epochs(KEY[0], range(1_000), THREE, NODES[:1], alive=ALL, incarnation=lambda _: 7)
+    assert len(ranked) == 1
+    ranked.clear()
+    first_epochs(KEY[0], range(10), THREE, NODES, alive=ALL, incarnation=lambda _: 7)
+    assert len(ranked) == 10 * len(NODES)
 
 
 def test_planned_epoch_needs_a_quorum_to_write_and_to_seal() -> None:

@@ -343,7 +343,7 @@ async def test_changes_beyond_a_page_are_sent_next_time(peer: Peer, monkeypatch:
 
 
 async def test_too_many_known_epochs_are_refused(peer: Peer) -> None:
-    for known in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 70_000)]):
+    for known in ([pb.KnownEpochs()] * 4097, [pb.KnownEpochs(news_from=[0] * 131_073)]):
         assert (await peer.refused(metadata=pb.Metadata(wait_ms=1, known=known))).code == pb.INVALID_REQUEST
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.broker.storage.sim_disk import SimDisk
@@ -33,6 +35,26 @@ def test_least_recently_used_segments_are_closed_beyond_the_capacity() -> None:
             assert opened.file.size() == 0
     assert opener.opened == 4
     assert len(segments) == opener.sim.open_files == 2
+
+
+class Unscanned(dict[Path, OpenSegment]):
+    def __iter__(self) -> Iterator[Path]:
+        raise AssertionError("all open segments are examined")
+
+    def items(self) -> NoReturn:
+        raise AssertionError("all open segments are examined")
+
+
+def test_a_read_does_not_examine_the_segments_that_logs_append_to() -> None:
+    opener, segments = Opener(), OpenSegments(2)
+    for number in range(20):
+        path = Path(f"/appended-{number}")
+        segments.adopt(path, opener.open(path))
+    segments._open = Unscanned(segments._open)
+    for name in ("/a", "/b", "/a"):
+        with segments.lease(Path(name), partial(opener.open, Path(name))):
+            assert len(segments) == 21
+    assert len(segments) == opener.sim.open_files == 20
 
 
 def test_leased_segment_stays_open() -> None:
