@@ -383,6 +383,8 @@ SPLIT = {
     "tidelog.testing.failing_files.FailingFileSystem": "real files, of which some operations fail",
     "tidelog.testing.failing_files._FailingFile": "the same",
     "tidelog_broker.replication.driver_ports.Neighbours": "a protocol that says more than another one",
+    "tidelog_broker.storage.memory.write_behind.WriteBehindEngine": "the memory engine with a file copy of each store",
+    "tidelog_broker.storage.memory.write_behind.WriteBehindStore": "the same",
     "tidelog_gateway.budget.request_budget.RequestBudget": "the admission of requests, over the shared count",
     "tidelog_gateway.budget.response_budget.ResponseBudget": "the admission of answers, over the shared count",
     "tidelog_gateway.budget.response_budget.Receiver": "a protocol that says more than another one",

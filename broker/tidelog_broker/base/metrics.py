@@ -83,18 +83,8 @@ class NodeMetrics:
         self.index_bytes = self._gauge(
             "tidelog_index_bytes", "Bytes of memory that the indexes of growing segments take"
         )
-        self.unwritten_bytes = self._gauge(
-            "tidelog_unwritten_bytes", "Bytes of topics with `flush=async` that are in memory and not yet in files"
-        )
-        self.unwritten_partitions = self._gauge(
-            "tidelog_unwritten_partitions",
-            "Partitions with `flush=async` whose new records are only in memory: the disk is full or has failed",
-        )
-        self.missing_epochs = self._gauge(
-            "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks entirely or in part"
-        )
-        self.missing_records = self._gauge("tidelog_missing_records", "Records of sealed epochs that this node lacks")
         self._add_scrubbing()
+        self._add_lacking()
         self.clock_held = self._gauge(
             "tidelog_clock_held",
             "1 while retention by time is paused because the wall clock has jumped",
@@ -125,6 +115,19 @@ class NodeMetrics:
         self.scrubbed_bytes = self._counter("tidelog_scrubbed_bytes", "Bytes of logs read by scrubbing")
         self.scrub_passes = self._counter("tidelog_scrub_passes", "Completed scrubs of all logs")
         self.scrub_damaged = self._counter("tidelog_scrub_damaged", "Damaged segments found by scrubbing")
+
+    def _add_lacking(self) -> None:
+        self.missing_epochs = self._gauge(
+            "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks entirely or in part"
+        )
+        self.missing_records = self._gauge("tidelog_missing_records", "Records of sealed epochs that this node lacks")
+        self.unwritten_bytes = self._gauge(
+            "tidelog_unwritten_bytes", "Bytes of topics with `flush=async` that are in memory and not yet in files"
+        )
+        self.unwritten_partitions = self._gauge(
+            "tidelog_unwritten_partitions",
+            "Partitions with `flush=async` whose new records are only in memory: the disk is full or has failed",
+        )
 
     def _add_computed(self) -> None:
         """Add metrics that are computed at each scrape, and related counters."""

@@ -29,7 +29,7 @@ from tidelog_proto.topic_settings import MEMORY_ASYNC
 
 log = logging.getLogger(__name__)
 
-PERIOD_S: Final = 0.5
+WRITE_PERIOD_S: Final = 0.5
 """Time between two rounds of writing, after each of which the written records are synced."""
 IDLE_S: Final = 10.0
 """The writing thread ends when nothing was appended for this long."""
@@ -70,7 +70,7 @@ class WriteAtOnce:
 class WriterThread:
     """Writes copies on a thread of its own, which is started when it has work and ends when it has none."""
 
-    def __init__(self, *, period_s: float = PERIOD_S, idle_s: float = IDLE_S) -> None:
+    def __init__(self, *, period_s: float = WRITE_PERIOD_S, idle_s: float = IDLE_S) -> None:
         self._period_s = period_s
         self._idle_s = idle_s
         self._condition = threading.Condition()
