@@ -373,7 +373,7 @@ async def test_slow_pass_with_progress_is_awaited(cluster: ClusterStand, monkeyp
     began_s = asyncio.get_running_loop().time()
     asking = asyncio.create_task(asked(cluster, owner))
     compactor = cluster.partition(owner).compaction._tools.compactor
-    await settled(lambda: compactor.rests, "the pass does not tell that it rests")
+    await settled(lambda: compactor.rests, "the pass reports no rest")
     assert (await asking).code == 0
     assert not compactor.rests
     assert asyncio.get_running_loop().time() - began_s > 0.5, "it was not slow, and the test sees nothing"

@@ -83,7 +83,7 @@ async def test_an_adaptive_pass_rests_only_beside_requests(slept: Slept) -> None
     assert slept.now_s == pytest.approx(0.3)  # As long as it has worked.
 
 
-async def test_a_pass_tells_when_it_rests(slept: Slept) -> None:
+async def test_a_pass_reports_when_it_rests(slept: Slept) -> None:
     resting: list[bool] = []
     requests = 0
     pace = pace_of(asyncio.get_running_loop(), None, lambda: requests, rests=resting.append)
