@@ -250,13 +250,7 @@ class Broker:
         self.lifecycle.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:
-        # A polling event loop would take the GIL from a busy worker, so it sleeps while a worker is busy.
-        io, journals, readers = self.threads.io, self.threads.journals, self.threads.readers
-        return IdlePoll(
-            self.loop,
-            self.settings.idle_poll_us,
-            may_poll=lambda: not (io.pending or journals.pending or readers.pending),
-        )
+        return IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=self.threads.may_poll)
 
     def _make_accounts(self) -> Accounts:
         return Accounts(

@@ -108,7 +108,7 @@ async def test_journals_do_not_wait_for_a_log_sync(stand: Stand) -> None:
     await syncing
 
 
-@pytest.mark.parametrize("pool", ["io", "journals", "readers"])
+@pytest.mark.parametrize("pool", ["io", "journals", "readers", "compactor"])
 async def test_event_loop_does_not_poll_while_a_worker_is_busy(node: Node, pool: str) -> None:
     """It would take the GIL from the worker."""
     workers, poll, release = getattr(node.broker.threads, pool), node.broker.idle_poll, threading.Event()

@@ -35,6 +35,13 @@ class Offload:
         self.pending = 0
         """Number of calls that have not returned. While it is 0, the event loop may do short work itself, because no
         earlier work is pending that this could overtake."""
+        self.rests = False
+        """Set by work on the only worker while it sleeps by itself, and needs neither the GIL nor a processor."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is pending and does not rest."""
+        return self.pending > 0 and not self.rests
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on the worker of `key` and return its result or raise its error."""

@@ -52,6 +52,15 @@ class Threads:
         """For compaction passes, which take long; the event loop has priority on the processors."""
         self._indexing = self._workers("index", 1)
 
+    def may_poll(self) -> bool:
+        """Return whether the event loop may poll for messages.
+
+        A polling event loop takes the GIL from a busy worker. To a compaction pass it yields the processor, and gets it
+        back at the next tick of the kernel.
+        """
+        is_writing = self.io.pending or self.journals.pending
+        return not (is_writing or self.readers.pending or self.compactor.is_busy)
+
     def disk(self, fs: FileSystem, hash_memory: HashMemory) -> Disk:
         """Return the file access that all logs share; its background work runs on the pools of this object."""
         return Disk(

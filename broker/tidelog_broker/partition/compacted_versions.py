@@ -333,7 +333,11 @@ class CompactedVersions:
             requests=lambda: sum(kind.value for kind in kinds),
             must_stop=self.must_stop,
             moved=self._watch.moved,
+            rests=self._rests,
         )
+
+    def _rests(self, rests: bool) -> None:
+        self._tools.compactor.rests = rests
 
 
 def _terms(compaction: pb.Compaction) -> Terms:

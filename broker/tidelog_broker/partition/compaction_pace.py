@@ -9,6 +9,9 @@ Otherwise it rests for a multiple of the time that it has worked:
 Requests are slow if the event loop, which serves them, reacts later than `SLOW_S` to a call that the pass sends when it
 begins to work. A rest for requests ends after `REST_S_MAX`, so that a pass always makes progress; a configured rate may
 require a longer one.
+
+While a pass works, the event loop does not poll for messages: it would yield the processor to the pass between two
+polls, and get it back up to 4 ms later, at a tick of the kernel (ADR 0041).
 """
 
 from __future__ import annotations
@@ -71,6 +74,7 @@ class CompactionPace:
         requests: returns the number of publishes and fetches so far.
         must_stop: returns whether the pass has to stop.
         moved: called after each read, and every `STEP_S` during a rest.
+        rests: called with True when a rest begins, and with False when it ends.
     """
 
     def __init__(
@@ -81,11 +85,13 @@ class CompactionPace:
         requests: Callable[[], int],
         must_stop: Callable[[], bool],
         moved: Callable[[], None],
+        rests: Callable[[bool], None],
     ) -> None:
         self._bytes_per_s = bytes_per_s
         self._requests = requests
         self._must_stop = must_stop
         self._moved = moved
+        self._rests = rests
         self._delay = LoopDelay(loop)
         self._ratio = 0.0
         self._seen = requests()
@@ -116,10 +122,15 @@ class CompactionPace:
 
     def _wait(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
-        while not self._must_stop():
-            self._moved()
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                return
-            time.sleep(min(left_s, STEP_S))
-        raise PassStoppedError
+        if seconds > 0:
+            self._rests(True)
+        try:
+            while not self._must_stop():
+                self._moved()
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                time.sleep(min(left_s, STEP_S))
+            raise PassStoppedError
+        finally:
+            self._rests(False)

@@ -48,7 +48,7 @@ def _last_place(column: Any, key: bytes) -> int | None:
     """Return the index of the last entry of a column of keys that equals `key`, which is not empty; None if none does.
 
     Raises:
-        _TooManyError: see there.
+        _TooManyError: the keys are larger than `_TEXT_BYTES_MAX`, or `key` occurs more than `_PLACES_MAX` times.
     """
     offsets, data = byte_offsets(column), column.buffers()[2]
     if data is None:

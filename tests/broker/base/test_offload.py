@@ -72,3 +72,17 @@ async def test_abandoned_work_still_counts_as_pending(workers: IoWorkers, prompt
     await offload.call(0, lambda: None)
     assert busy
     assert not offload.pending
+
+
+async def test_work_that_rests_is_pending_but_not_busy(workers: IoWorkers) -> None:
+    offload = Offload(workers, asyncio.get_running_loop())
+    release = threading.Event()
+    waiting = asyncio.create_task(offload.call(0, release.wait))
+    await asyncio.sleep(0)
+    assert offload.is_busy
+    offload.rests = True
+    assert (offload.is_busy, offload.pending) == (False, 1)
+    offload.rests = False
+    release.set()
+    await waiting
+    assert not offload.is_busy

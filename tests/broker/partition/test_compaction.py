@@ -371,5 +371,9 @@ async def test_slow_pass_with_progress_is_awaited(cluster: ClusterStand, monkeyp
         versions_module, "CompactionPace", lambda loop, _, **rest: CompactionPace(loop, size_bytes, **rest)
     )
     began_s = asyncio.get_running_loop().time()
-    assert (await asked(cluster, owner)).code == 0
+    asking = asyncio.create_task(asked(cluster, owner))
+    compactor = cluster.partition(owner).compaction._tools.compactor
+    await settled(lambda: compactor.rests, "the pass reports no rest")
+    assert (await asking).code == 0
+    assert not compactor.rests
     assert asyncio.get_running_loop().time() - began_s > 0.5, "it was not slow, and the test sees nothing"

@@ -58,8 +58,9 @@ def pace_of(
     bytes_per_s: int | None,
     requests: Callable[[], int] = lambda: 0,
     must_stop: Callable[[], bool] = lambda: False,
+    rests: Callable[[bool], None] = lambda _: None,
 ) -> CompactionPace:
-    return CompactionPace(loop, bytes_per_s, requests=requests, must_stop=must_stop, moved=lambda: None)
+    return CompactionPace(loop, bytes_per_s, requests=requests, must_stop=must_stop, moved=lambda: None, rests=rests)
 
 
 async def test_the_bound_includes_the_time_of_work(slept: Slept) -> None:
@@ -80,6 +81,27 @@ async def test_an_adaptive_pass_rests_only_beside_requests(slept: Slept) -> None
     await asyncio.sleep(0)  # The loop reacts to the call of the pass.
     pace(1 << 20)
     assert slept.now_s == pytest.approx(0.3)  # As long as it has worked.
+
+
+async def test_a_pass_reports_when_it_rests(slept: Slept) -> None:
+    resting: list[bool] = []
+    requests = 0
+    pace = pace_of(asyncio.get_running_loop(), None, lambda: requests, rests=resting.append)
+    slept.now_s += 0.1
+    pace(1 << 20)
+    assert True not in resting
+    requests += 1000
+    slept.now_s += 0.1
+    pace(1 << 20)
+    assert resting[-2:] == [True, False]
+
+
+async def test_a_pass_that_is_stopped_while_it_rests_does_not_rest_any_more(slept: Slept) -> None:
+    resting: list[bool] = []
+    pace = pace_of(asyncio.get_running_loop(), 1000, must_stop=lambda: slept.now_s > 0.2, rests=resting.append)
+    with pytest.raises(PassStoppedError):
+        pace(1000)
+    assert resting == [True, False]
 
 
 async def test_a_bound_of_0_never_rests(slept: Slept) -> None:
