@@ -190,7 +190,11 @@ def test_no_import_climbs_from_room_to_room(package: str) -> None:
     assert not wrong
 
 
-ENGINES = {"segment": (f"{STORAGE}.epoch", f"{STORAGE}.segment"), "memory": (f"{STORAGE}.memory",)}
+ENGINES = {
+    "segment": (f"{STORAGE}.epoch", f"{STORAGE}.segment"),
+    "memory": (f"{STORAGE}.memory",),
+    "rocksdb": (f"{STORAGE}.rocksdb",),
+}
 """The folders of each storage engine; everything else uses `storage.engine`. See docs/adr/0182."""
 
 KNOW_ENGINES = {
