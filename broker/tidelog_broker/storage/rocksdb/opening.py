@@ -6,8 +6,8 @@
     ENGINES/rocksdb/options/   the options of the preset
     ENGINES/rocksdb/wal-1/     links to the WAL as it was before an open that found synced records missing
 
-A database is created only if nothing of an earlier one is there: RocksDB would begin an empty one if only its file
-`CURRENT` were missing. A database that cannot be opened is never changed or repaired by a start; its partitions are
+A database is created only if nothing of an earlier one is there, except of a creation that was interrupted before its last
+file, `marks`: RocksDB would begin an empty database if only its file `CURRENT` were missing. A database that cannot be opened is never changed or repaired by a start; its partitions are
 unavailable, and the others are not affected.
 """
 
@@ -39,6 +39,7 @@ _RESERVE: Final = "reserve"
 _OPTIONS: Final = "options"
 _LINKS: Final = "wal-links"
 WAL_SUFFIX: Final = ".log"
+_TABLE_SUFFIX: Final = ".sst"
 
 
 def check_installed() -> None:
@@ -87,10 +88,6 @@ class Opening:
         self._link_wal()
         opened = self._open_database()
         try:
-            if self.is_new:
-                opened.put(FORMAT_KEY, FORMAT.pack(FORMAT_VERSION, secrets.randbits(64)))
-                opened.flush_wal(sync=True)
-                self._fs.sync_dir(self.directory)
             self._check_format(opened)
             marks, reserve = self._file(_MARKS), self._file(_RESERVE)
         except BaseException:
@@ -102,7 +99,8 @@ class Opening:
 
     def _check_present(self) -> None:
         names = self._fs.list_dir(self.path) if self._fs.exists(self.path) else []
-        self.is_new = not names and not self._fs.exists(self.directory / _MARKS)
+        has_records = any(name.endswith((WAL_SUFFIX, _TABLE_SUFFIX)) for name in names)
+        self.is_new = "CURRENT" not in names and not has_records and not self._fs.exists(self.directory / _MARKS)
         if not self.is_new and "CURRENT" not in names:
             missing = self.path / "CURRENT" if names else self.path
             raise self._refused(f"{missing} is missing")
@@ -139,6 +137,13 @@ class Opening:
 
     def _check_format(self, opened: Rdict) -> None:
         value = opened.get(FORMAT_KEY)
+        if value is None and not self._fs.exists(self.directory / _MARKS):
+            self.is_new = True  # Also if an earlier creation was interrupted.
+            value = FORMAT.pack(FORMAT_VERSION, secrets.randbits(64))
+            opened.put(FORMAT_KEY, value)
+            opened.flush_wal(sync=True)
+            opened.flush(wait=True)  # A missing WAL is then damage of the stores alone.
+            self._fs.sync_dir(self.directory)
         if not isinstance(value, bytes) or len(value) != FORMAT.size:
             raise self._refused(f"{self.path} has no format version in its column family {META}")
         version = FORMAT.unpack(value)[0]
@@ -158,7 +163,7 @@ class Opening:
         path = self.directory / name
         if self._fs.exists(path):
             return self._fs.open(path)
-        if not self.is_new:
+        if name == _MARKS and not self.is_new:
             log.warning("%s is missing and is created again; whether records were lost cannot be checked", path)
         file = self._fs.open(path, create=True)
         self._fs.sync_dir(self.directory)

@@ -121,7 +121,10 @@ class RocksEngine(Engine):
             except LayoutError as error:
                 log.error("%s: store %d cannot be used: %s", opening.path, store, error)  # noqa: TRY400
                 continue
-            end_offset = store_end(database, store)
+            try:
+                end_offset = store_end(database, store)
+            except DamagedError:
+                end_offset = None
             if (end_offset or 0) < marks.found(store):
                 short.append(store)
         if short:

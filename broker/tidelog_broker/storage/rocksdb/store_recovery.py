@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidelog_broker.storage.engine.store import Damage, padded
-from tidelog_broker.storage.io.errors import DamagedError, LayoutError
+from tidelog_broker.storage.io.errors import DamagedError, LayoutError, StorageFailedError
 from tidelog_broker.storage.rocksdb.database import Database
 from tidelog_broker.storage.rocksdb.parts import COLUMNS, Contents, IndexCache, Part
 from tidelog_broker.storage.rocksdb.presets import BATCHES, META, TIME
@@ -158,9 +158,9 @@ def _read_growing(database: Database, part: Part, store: int) -> str:
     count = min(len(index), *(growing.runs[column].covered for column in COLUMNS))
     if count < len(index) and not reason:
         reason = f"{len(index)} batches have an offset, but {count} have entries of all indexes"
-    while count and not _take_end(part, database.get(BATCHES, row_key(b"", store, index.offsets[count - 1]))):
+    while count and (fault := _take_end(database, part, store, index.offsets[count - 1])):
         count -= 1
-        reason = reason or f"the batch at offset {index.offsets[count]} is missing or its header is invalid"
+        reason = reason or f"the batch at offset {index.offsets[count]} cannot be read: {fault}"
     if count:
         place = index.place(count - 1)
         part.size_bytes = place.position + padded(place.length)
@@ -169,14 +169,19 @@ def _read_growing(database: Database, part: Part, store: int) -> str:
     return reason
 
 
-def _take_end(part: Part, batch: bytes | None) -> bool:
-    """Let a part end after a batch; return whether its header is valid."""
+def _take_end(database: Database, part: Part, store: int, offset: int) -> str:
+    """Let a part end after the batch at an offset; return why it cannot, empty if it does."""
     try:
-        header = unpack_header(batch or b"")
-    except ProtocolError:
-        return False
+        batch = database.get(BATCHES, row_key(b"", store, offset))
+        if batch is None:
+            return "the database does not have it"
+        header = unpack_header(batch)
+    except StorageFailedError:
+        raise
+    except ProtocolError as error:
+        return error.message
     part.end_offset, part.end_digest = header.end_offset, header.digest
-    return True
+    return ""
 
 
 def _check_newest(rows: Rows) -> str:
