@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -31,7 +31,7 @@ from tidelog_broker.storage.rocksdb.presets import FAMILIES, META, Preset
 from tidelog_proto.limits import KIB, MIB
 
 if TYPE_CHECKING:
-    from rocksdict import Rdict, WriteBatch
+    from rocksdict import ColumnFamily, Rdict, WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -51,23 +51,35 @@ _GRANTED_BYTES: Final = 64 * KIB
 
 
 class Changes:
-    """Changes of rows that are applied together."""
+    """Changes of rows that are applied together, in their order."""
 
-    def __init__(self, database: Database) -> None:
-        self.batch: WriteBatch = database.new_batch()
-        self._handles = database.handles
+    __slots__ = ("_deleted_ranges", "_rows")
+
+    def __init__(self) -> None:
+        self._deleted_ranges: list[tuple[str, bytes, bytes]] = []
+        self._rows: list[tuple[str, bytes, bytes | None]] = []
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
         """Write a row."""
-        self.batch.put(key, value, self._handles[family])
+        self._rows.append((family, key, value))
 
     def delete(self, family: str, key: bytes) -> None:
         """Delete a row."""
-        self.batch.delete(key, self._handles[family])
+        self._rows.append((family, key, None))
 
     def delete_range(self, family: str, begin: bytes, end: bytes) -> None:
-        """Delete the rows from `begin` on, below `end`."""
-        self.batch.delete_range(begin, end, self._handles[family])
+        """Delete the rows from `begin` on, below `end`, before the other changes."""
+        self._deleted_ranges.append((family, begin, end))
+
+    def add_to(self, batch: WriteBatch, handles: Mapping[str, ColumnFamily]) -> None:
+        """Add the changes to a batch of RocksDB, which can be written once, even if that fails."""
+        for family, begin, end in self._deleted_ranges:
+            batch.delete_range(begin, end, handles[family])
+        for family, key, value in self._rows:
+            if value is None:
+                batch.delete(key, handles[family])
+            else:
+                batch.put(key, value, handles[family])
 
 
 class Database:
@@ -88,7 +100,7 @@ class Database:
         self.path = path
         self.preset = preset
         self._families = {name: opened.get_column_family(name) for name in FAMILIES}
-        self.handles = {name: opened.get_column_family_handle(name) for name in FAMILIES}
+        self._handles = {name: opened.get_column_family_handle(name) for name in FAMILIES}
         self._write_options = rocksdict.WriteOptions()
         self._write_options.no_slowdown = True
         self.failure = ""
@@ -96,6 +108,7 @@ class Database:
         self._reserve = reserve
         self._reserve_bytes = preset.margin_bytes // 2
         self._credit_bytes = 0
+        self._is_full = False
         self._space_lock = threading.Lock()
         self._syncing = threading.Condition()
         self._syncs_begun = 0
@@ -107,14 +120,6 @@ class Database:
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    def new_batch(self) -> WriteBatch:
-        """Return an empty batch of changes."""
-        return self._rocksdict.WriteBatch(raw_mode=True)
-
-    def changes(self) -> Changes:
-        """Return an empty set of changes."""
-        return Changes(self)
-
     def write(self, changes: Changes) -> None:
         """Apply changes; they survive the end of the process, but not a crash of the machine before the next `sync`.
 
@@ -124,8 +129,10 @@ class Database:
         self._check()
         deadline_s = 0.0
         while True:
+            batch = self._rocksdict.WriteBatch(raw_mode=True)
+            changes.add_to(batch, self._handles)
             try:
-                self._opened.write(changes.batch, self._write_options)
+                self._opened.write(batch, self._write_options)
                 break
             except Exception as error:  # rocksdict raises no narrower class.
                 if not self._may_pass(error):
@@ -225,6 +232,7 @@ class Database:
         try:
             self._reserve.allocate(0, size_bytes)
             self._reserve.truncate(self._reserve_bytes)
+            self._is_full = False
         except OSError as error:
             if not is_shortage(error):
                 raise self._failed("checking the space of the disk", error) from error
@@ -234,8 +242,10 @@ class Database:
 
     def _give_up_reserve(self) -> None:
         self._credit_bytes = 0
+        self._is_full = True
         with suppress(OSError):
             self._reserve.truncate(0)
+        self._begin_reclaiming()
 
     def _await_stall(self) -> None:
         deadline_s = 0.0
@@ -308,14 +318,17 @@ class Database:
     # --- the space of deleted records ------------------------------------------------------------------
 
     def note_deleted(self, begin: bytes, end: bytes, size_bytes: int) -> None:
-        """Reclaim the space of deleted batches in the background once it is large enough."""
+        """Reclaim the space of deleted batches in the background: once it is large enough, or if the disk is full."""
         with self._space_lock:
             self._deleted_bytes += size_bytes
             self._deleted.append((begin, end))
-            if self._deleted_bytes < self.preset.reclaim_bytes:
-                return
-            ranges, self._deleted, self._deleted_bytes = self._deleted, [], 0
-        self._reclaimer.offer(lambda: self._reclaim(ranges))
+            if self._deleted_bytes >= self.preset.reclaim_bytes or self._is_full:
+                self._begin_reclaiming()
+
+    def _begin_reclaiming(self) -> None:
+        ranges, self._deleted, self._deleted_bytes = self._deleted, [], 0
+        if ranges:
+            self._reclaimer.offer(lambda: self._reclaim(ranges))
 
     def _reclaim(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
         merged: list[list[bytes]] = []
@@ -337,7 +350,7 @@ class Database:
         with suppress(StorageFailedError):
             self.sync()
         self.failure = self.failure or "the database is closed"
-        self.handles.clear()
+        self._handles.clear()
         for family in self._families.values():
             with suppress(Exception):
                 family.close()

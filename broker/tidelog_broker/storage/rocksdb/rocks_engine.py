@@ -33,7 +33,7 @@ from tidelog_broker.storage.io.errors import (
     LayoutError,
     unreadable,
 )
-from tidelog_broker.storage.rocksdb.database import ROCKSDB, Database
+from tidelog_broker.storage.rocksdb.database import ROCKSDB, Changes, Database
 from tidelog_broker.storage.rocksdb.marks import SyncMarks
 from tidelog_broker.storage.rocksdb.opening import Opening, check_installed
 from tidelog_broker.storage.rocksdb.parts import COLUMNS, IndexCache
@@ -53,7 +53,7 @@ from tidelog_broker.storage.rocksdb.rows import (
     store_in,
     store_key,
 )
-from tidelog_broker.storage.rocksdb.store_recovery import load_contents, store_end
+from tidelog_broker.storage.rocksdb.store_recovery import load_contents, store_end, stored_bytes
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class RocksEngine(Engine):
             )
         else:
             opening.drop_links()
-        changes = database.changes()
+        changes = Changes()
         for key, value in database.rows(META, b"x", b"y"):
             if not self._fs.exists(self._path_of(value)):
                 changes.delete(META, key)
@@ -180,7 +180,7 @@ class RocksEngine(Engine):
             marks.release(store, slot)
             raise
         database.reserve(0)
-        changes = database.changes()
+        changes = Changes()
         changes.put(META, NEXT_KEY, NUMBER.pack(self._next))
         changes.put(META, store_key(b"s", store), identity)
         changes.put(META, row_key(b"p", store, start.offset), pack_part(PartRow(start.digest)))
@@ -245,7 +245,8 @@ class RocksEngine(Engine):
         except LayoutError:
             log.warning("%s: the slot of the sync mark of store %d stays in use", directory, store)
         first, end = row_key(b"", store), store_key(b"", store + 1)
-        changes = database.changes()
+        size_bytes = stored_bytes(database, store)
+        changes = Changes()
         changes.put(META, store_key(b"x", store), self._value_of(directory))
         changes.delete(META, store_key(b"s", store))
         changes.delete_range(META, row_key(b"p", store), store_key(b"p", store + 1))
@@ -255,7 +256,7 @@ class RocksEngine(Engine):
                 changes.delete_range(family, store_key(kind, store), store_key(kind, store + 1))
         database.write(changes)
         database.sync()
-        database.note_deleted(first, end, PRESETS[self._volume.rocksdb_preset].reclaim_bytes // 16)
+        database.note_deleted(first, end, size_bytes)
 
     def _is_copy(self, directory: Path, name: str) -> bool:
         """Return whether a directory is a copy of another one of the same partition, which still exists."""

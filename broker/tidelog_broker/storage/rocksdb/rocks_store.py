@@ -182,7 +182,7 @@ class RocksStore(EpochStore):
         assert growing is not None, "a part that takes appends grows"
         first = len(growing.batches)
         found = hashes_of(batches, fields, first)
-        changes = self._database.changes()
+        changes = Changes()
         index, position = Index(), part.size_bytes
         for batch, one in zip(batches, fields, strict=True):
             changes.put(BATCHES, row_key(b"", store, one.base_offset), bytes(batch))
@@ -233,7 +233,7 @@ class RocksStore(EpochStore):
         self._check_writable()
         part = self._newest
         if part.growing is not None and part.end_offset > part.base_offset:
-            changes = self._database.changes()
+            changes = Changes()
             closed = self._close_part(changes, part)
             self._write(changes)
             self._contents.parts = (*self._contents.parts[:-1], closed)
@@ -324,7 +324,7 @@ class RocksStore(EpochStore):
             part.size_bytes = place.position + padded(place.length)
             part.max_timestamp_us = part.growing.batches.times_us[count - 1]
         part.end_offset, part.end_digest = end_offset, end_digest
-        changes = self._database.changes()
+        changes = Changes()
         changes.delete_range(BATCHES, row_key(b"", store, end_offset), store_key(b"", store + 1))
         self._delete_rows(changes, old.base_offset)
         changes.put(META, row_key(b"p", store, part.base_offset), pack_part(PartRow(part.start_digest)))
@@ -363,7 +363,7 @@ class RocksStore(EpochStore):
         assert len(contents.parts) > 1, "the newest part stays"
         oldest, following = contents.parts[:2]
         begin, end = oldest.base_offset, following.base_offset
-        changes = self._database.changes()
+        changes = Changes()
         changes.delete_range(BATCHES, row_key(b"", store, begin), row_key(b"", store, end))
         for family in (META, TIME, *COLUMNS):
             changes.delete(family, row_key(b"p", store, begin))
@@ -393,7 +393,7 @@ class RocksStore(EpochStore):
         return part.growing is None or (part.size_bytes > 0 and part.size_bytes + needed_bytes > full_bytes)
 
     def _roll(self) -> None:
-        changes = self._database.changes()
+        changes = Changes()
         old = self._newest
         closed = old if old.growing is None else self._close_part(changes, old)
         begun = Part(self.directory, closed.end_offset, PartRow(closed.end_digest))

@@ -12,7 +12,7 @@ from pathlib import Path
 from tidelog_broker.storage.engine.store import Damage, padded
 from tidelog_broker.storage.io.errors import DamagedError, LayoutError, StorageFailedError
 from tidelog_broker.storage.rocksdb.database import Database
-from tidelog_broker.storage.rocksdb.parts import COLUMNS, Contents, IndexCache, Part
+from tidelog_broker.storage.rocksdb.parts import COLUMNS, PART_BYTES, Contents, IndexCache, Part
 from tidelog_broker.storage.rocksdb.presets import BATCHES, META, TIME
 from tidelog_broker.storage.rocksdb.rocks_reader import Rows, verified_to
 from tidelog_broker.storage.rocksdb.rows import (
@@ -98,6 +98,18 @@ def store_end(database: Database, store: int) -> int | None:
         except ProtocolError:
             return end_offset
     return end_offset
+
+
+def stored_bytes(database: Database, store: int) -> int:
+    """Return the approximate size of a store."""
+    size_bytes = 0
+    for _, value in database.rows(META, row_key(b"p", store), store_key(b"p", store + 1)):
+        try:
+            row = parse_part(value)
+        except LayoutError:
+            continue
+        size_bytes += row.size_bytes if row.is_closed else PART_BYTES // 4
+    return size_bytes
 
 
 def _read_parts(database: Database, directory: Path, store: int) -> tuple[list[Part], str]:

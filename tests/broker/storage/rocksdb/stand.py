@@ -1,16 +1,17 @@
-"""Stores of the RocksDB engine on real files, the records that they must have, and images of these files after a power cut."""
+"""Stores of the RocksDB engine on real files, the records that they must have, and images of files after a power cut."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tidelog.testing.engine_batches import append, boundaries, random_group, read_all
 from tests.broker.storage.rocksdb.faults import database_of
 
+from tidelog.testing.engine_batches import append, boundaries, random_group, read_all
 from tidelog_broker.storage.engine.store import EpochStart, EpochStore
 from tidelog_broker.storage.engines.stores import create_store, open_store
 from tidelog_broker.storage.rocksdb.database import ROCKSDB
@@ -32,7 +33,6 @@ class Written:
         start: its beginning: offset and digest.
         batches: all that were appended and not truncated or deleted.
         synced: the offset below which they were synced.
-        lowest: the lowest offset to which a truncation may have reached since the last sync.
     """
 
     start: tuple[int, int] = (0, 0)
@@ -94,7 +94,7 @@ class Stand:
         self.written[partition].synced = self.stores[partition].sync()
 
     def flush(self) -> None:
-        """Write the memory tables to files, as RocksDB does when they are full; it syncs the WAL of their records first."""
+        """Write the memory tables to files, as RocksDB does when they are full; it syncs their WAL first."""
         database = database_of(self.engine)
         for family in database._families.values():
             family.flush(True)
@@ -106,34 +106,43 @@ class Stand:
 
     # --- random changes --------------------------------------------------------------------------------
 
-    def change(self, random: Random) -> None:
-        """Change a random store."""
+    def change(self, random: Random, tell: Callable[[], None] = lambda: None) -> None:
+        """Change a random store.
+
+        Args:
+            tell: called before the change, when `written` has what the store has at least after it.
+        """
         partition = random.choice(list(self.stores))
         store, written = self.stores[partition], self.written[partition]
         match random.choice(["append"] * 8 + ["sync"] * 3 + ["truncate", "delete", "roll", "flush"]):
             case "append":
+                tell()
                 self.append(random_group(random), partition)
             case "sync":
+                tell()
                 self.sync(partition)
             case "truncate":
                 cut = random.randint(0, len(written.batches))
                 offset = boundaries(written.batches, written.start)[cut][0]
                 written.synced = min(written.synced, offset)
                 del written.batches[cut:]
+                tell()
                 store.truncate(offset)
                 written.synced = offset
-            case "delete":
-                if store.segment_count > 1:
-                    below = store.oldest_end_offset
-                    gone = [one for one in written.batches if unpack_header(one).base_offset < below]
-                    store.delete_oldest_segment()
-                    store.sync_names()
-                    written.start = boundaries(gone, written.start)[-1]
-                    del written.batches[: len(gone)]
-                    written.synced = max(written.synced, below)
+            case "delete" if store.segment_count > 1:
+                below = store.oldest_end_offset
+                gone = [one for one in written.batches if unpack_header(one).base_offset < below]
+                written.start = boundaries(gone, written.start)[-1]
+                del written.batches[: len(gone)]
+                tell()
+                store.delete_oldest_segment()
+                store.sync_names()
+                written.synced = max(written.synced, below)
             case "roll":
+                tell()
                 store.roll()
             case _:
+                tell()
                 self.flush()
 
     def check(self, partition: int, written: Written) -> None:

@@ -12,6 +12,8 @@ from tests.broker.storage.rocksdb.stand import Stand
 
 from tidelog.testing.engine_batches import batch, read_all
 from tidelog_broker.storage.io.errors import DamagedError, EngineMissingError, LimboError
+from tidelog_broker.storage.rocksdb import opening
+from tidelog_broker.storage.rocksdb.presets import Preset, options_text
 from tidelog_broker.storage.rocksdb.rocks_engine import RocksEngine
 
 STORES = 3
@@ -256,12 +258,8 @@ def test_directory_without_its_store_is_damaged(stand: Stand) -> None:
 
 
 def test_database_of_an_older_format_of_rocksdb_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidelog_broker.storage.rocksdb import opening
-
-    text = opening.options_text
-
-    def older(preset: object) -> str:
-        return text(preset).replace("format_version=5", "format_version=2").replace("kXXH3", "kCRC32c")  # type: ignore[arg-type]
+    def older(preset: Preset) -> str:
+        return options_text(preset).replace("format_version=5", "format_version=2").replace("kXXH3", "kCRC32c")
 
     monkeypatch.setattr(opening, "options_text", older)
     stand = Stand(tmp_path / "node")
@@ -275,8 +273,6 @@ def test_database_of_an_older_format_of_rocksdb_is_read(tmp_path: Path, monkeypa
 
 
 def test_database_of_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidelog_broker.storage.rocksdb import opening
-
     monkeypatch.setattr(opening, "FORMAT_VERSION", 2)
     stand = Stand(tmp_path / "node")
     stand.create()
