@@ -6,7 +6,9 @@ import pytest
 
 from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.storage.engine.store import Capabilities
+from tidelog_broker.storage.engines.stores import engine_named, engine_names
 from tidelog_broker.storage.io.errors import EngineMissingError
+from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -64,3 +66,13 @@ def test_topic_with_records_elsewhere_is_not_moved_into_an_engine_that_loses_its
     ENGINES.check_change(config("memory"), config("segment"))
     with pytest.raises(ProtocolError, match=r"create another topic with memory.*: segment"):
         ENGINES.check_change(config("segment"), config("memory"))
+
+
+def test_rocksdb_stores_one_copy_and_the_refusal_names_the_engines_that_store_more() -> None:
+    engines = TopicEngines(engine_names, lambda name: engine_named(Disk(), name).capabilities)
+    engines.check(config("rocksdb", replication_factor=1, flush=pb.ALWAYS, cleanup=pb.COMPACT))
+    with pytest.raises(ProtocolError, match=r"engine rocksdb cannot store replicated partitions.*: segment, memory$"):
+        engines.check(config("rocksdb"))
+    with pytest.raises(ProtocolError, match=r"engine rocksdb cannot store replicated partitions.*: segment, memory$"):
+        engines.check_change(config("segment"), config("rocksdb"))
+    engines.check_change(config("segment", replication_factor=1), config("rocksdb", replication_factor=1))
