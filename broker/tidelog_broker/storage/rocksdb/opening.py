@@ -7,8 +7,9 @@
     ENGINES/rocksdb/wal-1/     links to the WAL as it was before an open that found synced records missing
 
 A database is created only if nothing of an earlier one is there, except of a creation that was interrupted before its
-last file, `marks`: RocksDB would begin an empty database if only its file `CURRENT` were missing. A database that cannot
-be opened is never changed or repaired by a start; its partitions are unavailable, and the others are not affected.
+last file, `marks`: RocksDB would begin an empty database if only its file `CURRENT` were missing. A database that
+cannot be opened is never changed or repaired by a start; its partitions are unavailable, and the others are not
+affected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Processes that use the RocksDB engine and kill themselves at a step: `python -m …killed DIRECTORY FIRST LAST STRIDE`.
 
-Step N is the N-th change of a file that the engine or RocksDB makes through the functions below, before or after it. The
-process for each step is a fork of this one, which has not opened a database: its threads would not exist in the child.
-Each process writes to `DIRECTORY/N/told` what its stores have, before each call.
+Step N is the N-th change of a file that the engine or RocksDB makes through the functions below, before or after it.
+The process for each step is a fork of this one, which has not opened a database: its threads would not exist in the
+child. Each process writes to `DIRECTORY/N/told` what its stores have, before each call.
 """
 
 from __future__ import annotations

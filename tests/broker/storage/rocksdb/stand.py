@@ -1,4 +1,4 @@
-"""Stores of the RocksDB engine on real files, the records that they must have, and images of files after a power cut."""
+"""Stores of the RocksDB engine on real files, the records they must have, and images of files after a power cut."""
 
 from __future__ import annotations
 
