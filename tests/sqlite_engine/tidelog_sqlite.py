@@ -140,7 +140,7 @@ class SqliteStore(EpochStore):
             reason = f"the epoch ends at offset {sealed_end_offset}, its database at {self.end_offset}"
             self.held.damage = Damage(directory, 0, self.end_offset, sealed_end_offset or 0, reason)
         elif self.is_repairing:
-            self.held.damage = Damage(directory, 0, self.end_offset, self.end_offset, "records have not been fetched yet")
+            self.held.damage = Damage(directory, 0, self.end_offset, self.end_offset, "records are missing")
 
     # --- the database ----------------------------------------------------------------------------------
 

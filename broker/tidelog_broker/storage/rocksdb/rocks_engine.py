@@ -166,6 +166,7 @@ class RocksEngine(Engine):
         """Create a store: its file in the directory, and its identity and first part in the database."""
         del segment_bytes
         database, marks = self._open()
+        database.reserve(0)
         with self._lock:
             store, self._next = self._next, self._next + 1
         assert store < STORE_MAX
@@ -179,7 +180,6 @@ class RocksEngine(Engine):
         except BaseException:
             marks.release(store, slot)
             raise
-        database.reserve(0)
         changes = Changes()
         changes.put(META, NEXT_KEY, NUMBER.pack(self._next))
         changes.put(META, store_key(b"s", store), identity)
