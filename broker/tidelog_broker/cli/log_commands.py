@@ -79,9 +79,7 @@ def verify_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
             f"{f', {torn} with a torn end (the next start of the node truncates it)' if torn else ''}\n"
         )
         for engine, epochs in sorted(_elsewhere(path).items()):
-            sys.stdout.write(
-                f"epochs whose records are in engine {engine}, which this command does not read: {epochs}\n"
-            )
+            sys.stdout.write(f"epochs in engine {engine}, which this command does not read: {epochs}\n")
     if damaged:
         raise typer.Exit(EXIT_DAMAGED)
 

@@ -206,4 +206,4 @@ def test_epochs_of_other_engines_are_counted(data: Path) -> None:
         (partition / f"epoch-{epoch:08d}").mkdir()
         (partition / f"epoch-{epoch:08d}" / "engine-rocksdb").touch()
     said = runner.invoke(log_app, ["verify", str(data)]).stdout
-    assert "epochs whose records are in engine rocksdb, which this command does not read: 2\n" in said
+    assert "epochs in engine rocksdb, which this command does not read: 2\n" in said
