@@ -156,7 +156,7 @@ async def test_corrupt_manifest_makes_only_its_topics_unavailable(tmp_path: Path
     await written(data, port)
     (manifest,) = (data / "engines" / "rocksdb" / "db").glob("MANIFEST-*")
     whole = manifest.read_bytes()
-    manifest.write_bytes(whole[: len(whole) // 2] + bytes(9) + whole[len(whole) // 2 + 9 :])
+    manifest.write_bytes(bytes(byte ^ 0xFF for byte in whole))
     async with node(data, port):
         await check_unavailable(port, r"engine rocksdb cannot be used: .*restore .* from a backup")
     manifest.write_bytes(whole)

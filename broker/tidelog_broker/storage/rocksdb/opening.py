@@ -4,7 +4,7 @@
     ENGINES/rocksdb/marks      the sync marks of the stores
     ENGINES/rocksdb/reserve    space for a full disk
     ENGINES/rocksdb/options/   the options of the preset
-    ENGINES/rocksdb/wal-1/     links to the WAL as it was before an open that found synced records missing
+    ENGINES/rocksdb/before-1/  the database as it was before an open that found synced records missing, by links
 
 A database is created only if nothing of an earlier one is there, except of a creation that was interrupted before its
 last file, `marks`: RocksDB would begin an empty database if only its file `CURRENT` were missing. A database that
@@ -38,7 +38,7 @@ _DATABASE: Final = "db"
 _MARKS: Final = "marks"
 _RESERVE: Final = "reserve"
 _OPTIONS: Final = "options"
-_LINKS: Final = "wal-links"
+_LINKS: Final = "before"
 WAL_SUFFIX: Final = ".log"
 _TABLE_SUFFIX: Final = ".sst"
 
@@ -86,7 +86,7 @@ class Opening:
                 self._fs.make_dir(directory)
                 self._fs.sync_dir(directory.parent)
         self._check_present()
-        self._link_wal()
+        self._link()
         opened = self._open_database()
         try:
             self._check_format(opened)
@@ -170,30 +170,32 @@ class Opening:
         self._fs.sync_dir(self.directory)
         return file
 
-    # --- the WAL before the open -----------------------------------------------------------------------
+    # --- the database before the open ------------------------------------------------------------------
 
-    def _link_wal(self) -> None:
-        """Keep the WAL by links: recovery ends at damage, and RocksDB then removes the rest of the WAL."""
+    def _link(self) -> None:
+        """Keep the database by links: recovery ends at damage, and RocksDB then removes the files behind it."""
         links = self.directory / _LINKS
         shutil.rmtree(links, ignore_errors=True)
         if self.is_new:
             return
         links.mkdir(mode=0o750)
         for name in self._fs.list_dir(self.path):
-            if name.endswith(WAL_SUFFIX):
-                try:
+            try:
+                if name.endswith((WAL_SUFFIX, _TABLE_SUFFIX)):
                     os.link(self.path / name, links / name)
-                except OSError:
-                    shutil.copyfile(self.path / name, links / name)
+                    continue
+            except OSError:  # The file system has no links, or no more of this file.
+                log.debug("%s cannot be linked", name)
+            shutil.copyfile(self.path / name, links / name)
 
     def drop_links(self) -> None:
-        """Remove the links to the earlier WAL, because no synced record is missing."""
+        """Remove the earlier state, because no synced record is missing."""
         shutil.rmtree(self.directory / _LINKS, ignore_errors=True)
 
     def keep_links(self) -> Path:
-        """Keep the links to the earlier WAL, because synced records are missing; return their directory."""
+        """Keep the earlier state, because synced records are missing; return its directory."""
         number = 1
-        while (kept := self.directory / f"wal-{number}").exists():
+        while (kept := self.directory / f"before-{number}").exists():
             number += 1
         try:
             (self.directory / _LINKS).rename(kept)

@@ -129,7 +129,7 @@ class RocksEngine(Engine):
                 short.append(store)
         if short:
             log.error(
-                "%s has lost synced records of %d epochs; the WAL as it was before this start is kept in %s",
+                "%s has lost synced records of %d epochs; the database as it was before this start is kept in %s",
                 opening.path,
                 len(short),
                 opening.keep_links(),

@@ -165,6 +165,8 @@ class Stand:
         database: Any = database_of(self.engine)
         if hasattr(database, "is_noted"):
             return
+        for family in database._families.values():  # The files of an image must be of one moment.
+            family.set_options({"disable_auto_compactions": "true"})
         database.is_noted = True
         plain = database._flush_wal
 
@@ -182,7 +184,12 @@ class Stand:
         RocksDB syncs all of its files before it uses them, except the WAL; sync marks are written without a sync.
         """
         marks_before = (self.root / "marks-synced").read_bytes() if (self.root / "marks-synced").exists() else b""
-        shutil.copytree(self.root, target, dirs_exist_ok=True)
+        while True:
+            try:
+                shutil.copytree(self.root, target)
+                break
+            except shutil.Error:  # RocksDB has removed a file that it does not need any more.
+                shutil.rmtree(target)
         files = sorted((target / "engines" / ROCKSDB / "db").glob("*.log"))
         is_whole = True
         for path in files:

@@ -111,7 +111,7 @@ def test_damage_of_synced_wal_is_limbo_with_its_bounds(
         with pytest.raises(DamagedError):
             store.reader.read(15, 1000, limit_offset=20)
     if change is not None:
-        assert [one.read_bytes() for one in (again.database.parent / "wal-1").iterdir()] == [bytes(data)]
+        assert (again.database.parent / "before-1" / path.name).read_bytes() == bytes(data)
     again.close()
 
 
@@ -162,7 +162,7 @@ def test_unsynced_tail_is_not_damage(stand: Stand) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     for partition in range(STORES):
         again.check(partition, stand.written[partition])
-    assert not list(again.database.parent.glob("wal-*"))
+    assert not list(again.database.parent.glob("before*"))
     again.close()
 
 
@@ -292,3 +292,30 @@ def test_engine_can_be_opened_after_its_lock_is_free(stand: Stand) -> None:
     stand.close()
     assert other.open(stand.directory(0), segment_bytes=4096).end_offset == 20
     other.close()
+
+
+def test_files_that_a_cut_manifest_does_not_name_are_kept(tmp_path: Path) -> None:
+    """RocksDB opens with a manifest that ends early, and removes the files behind its end."""
+    stand = Stand(tmp_path / "node")
+    stand.create()
+    stand.append([batch([b"k"])])
+    stand.sync()
+    tables = sorted_tables(stand)
+    (manifest,) = stand.database.glob("MANIFEST-*")
+    data = manifest.read_bytes()
+    kept = {path.name: path.read_bytes() for path in tables}
+    for size in range(len(data) - 8, 0, -8):
+        root = tmp_path / f"cut-{size}"
+        shutil.copytree(stand.root, root)
+        (root / manifest.relative_to(stand.root)).write_bytes(data[:size])
+        again = Stand(root)
+        try:
+            is_limbo = again.open().state == "limbo"
+        except (DamagedError, EngineMissingError):
+            is_limbo = False
+        again.close()
+        if is_limbo:
+            before = again.database.parent / "before-1"
+            assert {name: (before / name).read_bytes() for name in kept} == kept
+            return
+    raise AssertionError("no cut of the manifest opens")
