@@ -87,17 +87,29 @@ def store_end(database: Database, store: int) -> int | None:
         row = parse_part(newest[1])
     except LayoutError:
         return None
+    base_offset = newest[0]
     if row.is_closed:
-        return row.end_offset
-    end_offset = newest[0]
-    for key, _ in database.rows(TIME, row_key(b"g", store), store_key(b"g", store + 1)):
-        end_offset = offset_in(key)
+        key = row_key(b"p", store, base_offset)
+        is_indexed = all(database.get(family, key) is not None for family in (TIME, *COLUMNS))
+        return row.end_offset if is_indexed else base_offset
+    last = [_last_group(database, family, store) for family in (TIME, *COLUMNS)]
+    if len(set(last)) > 1:
+        return base_offset  # The indexes differ, so the files are of different moments.
+    end_offset = last[0] if last[0] is not None else base_offset
     for _, batch in database.rows(BATCHES, row_key(b"", store, end_offset), store_key(b"", store + 1)):
         try:
             end_offset = unpack_header(batch).end_offset
         except ProtocolError:
             return end_offset
     return end_offset
+
+
+def _last_group(database: Database, family: str, store: int) -> int | None:
+    """Return the base offset of the last group in an index of the growing part; None if it has none."""
+    last = None
+    for key, _ in database.rows(family, row_key(b"g", store), store_key(b"g", store + 1)):
+        last = offset_in(key)
+    return last
 
 
 def stored_bytes(database: Database, store: int) -> int:
