@@ -97,7 +97,7 @@ def up(
         typer.Option(
             metavar="NAME",
             help="Storage engine of new topics: segment (files), memory, rocksdb, or another installed one. With "
-            "rocksdb the node has the form for a device: few files and little memory.",
+            "rocksdb the node has the form for a device: few open files.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -86,7 +86,7 @@ class Database:
     """An open database. Thread-safe. A failed write or sync is final: `failure` is then its reason.
 
     Args:
-        opened: the open database.
+        opened: the open database, also an attribute.
         path: the directory of the database, for messages.
         reserve: the file that takes space.
     """
@@ -95,15 +95,17 @@ class Database:
         import rocksdict  # noqa: PLC0415 - the package is needed only while the engine is used
 
         self._rocksdict = rocksdict
-        self._opened = opened
+        self.opened = opened
         self._fs = fs
         self.path = path
         self.preset = preset
-        self._families = {name: opened.get_column_family(name) for name in FAMILIES}
+        self.families = {name: opened.get_column_family(name) for name in FAMILIES}
         self._handles = {name: opened.get_column_family_handle(name) for name in FAMILIES}
         self._write_options = rocksdict.WriteOptions()
         self._write_options.no_slowdown = True
         self.failure = ""
+        self.waiting = 0
+        """The number of callers that wait for a sync."""
         self._is_stalled = False
         self._reserve = reserve
         self._reserve_bytes = preset.margin_bytes // 2
@@ -132,7 +134,7 @@ class Database:
             batch = self._rocksdict.WriteBatch(raw_mode=True)
             changes.add_to(batch, self._handles)
             try:
-                self._opened.write(batch, self._write_options)
+                self.opened.write(batch, self._write_options)
                 break
             except Exception as error:  # rocksdict raises no narrower class.
                 if not self._may_pass(error):
@@ -143,7 +145,7 @@ class Database:
                     raise self._failed(what, error) from error
             time.sleep(_STALL_STEP_S)
         try:
-            self._opened.flush_wal(sync=False)
+            self.opened.flush_wal(sync=False)
         except Exception as error:
             raise self._failed("a write", error) from error
 
@@ -171,14 +173,16 @@ class Database:
                 self._check()
                 if not self._is_syncing:
                     break
+                self.waiting += 1
                 self._syncing.wait()
+                self.waiting -= 1
             else:
                 return
             self._is_syncing = True
             self._syncs_begun += 1
             begun = self._syncs_begun
         try:
-            self._flush_wal()
+            self.flush_wal()
         except Exception as error:
             raise self._failed("a sync", error) from error
         finally:
@@ -188,8 +192,9 @@ class Database:
                     self._syncs_done = begun
                 self._syncing.notify_all()
 
-    def _flush_wal(self) -> None:
-        self._opened.flush_wal(sync=True)
+    def flush_wal(self) -> None:
+        """Sync the WAL, without those who wait for a sync."""
+        self.opened.flush_wal(sync=True)
 
     def _check(self) -> None:
         if self.failure:
@@ -263,7 +268,7 @@ class Database:
 
     def is_stopped(self) -> bool:
         """Return whether the database stalls writes."""
-        return bool(self._opened.property_int_value("rocksdb.is-write-stopped"))
+        return bool(self.opened.property_int_value("rocksdb.is-write-stopped"))
 
     def look_for_stall(self) -> None:
         """Note whether the database stalls writes, so that the next group is refused before it has offsets."""
@@ -289,7 +294,7 @@ class Database:
             StorageFailedError: the disk cannot be read.
         """
         try:
-            return cast("list[bytes | None]", self._families[family].get(list(keys)))
+            return cast("list[bytes | None]", self.families[family].get(list(keys)))
         except Exception as error:
             raise self.unreadable(error) from error
 
@@ -301,7 +306,7 @@ class Database:
             StorageFailedError: the disk cannot be read.
         """
         try:
-            for key, value in self._families[family].items(from_key=begin):
+            for key, value in self.families[family].items(from_key=begin):
                 found = cast(bytes, key)
                 if found >= end:
                     return
@@ -339,7 +344,7 @@ class Database:
                 merged.append([begin, end])
         for begin, end in merged:
             try:
-                self._families["batches"].compact_range(begin, end)
+                self.families["batches"].compact_range(begin, end)
             except Exception as error:  # noqa: BLE001 - rocksdict raises no narrower class.
                 log.warning("the space of deleted records in %s is reclaimed later: %s", self.path, error)
                 return
@@ -351,11 +356,11 @@ class Database:
             self.sync()
         self.failure = self.failure or "the database is closed"
         self._handles.clear()
-        for family in self._families.values():
+        for family in self.families.values():
             with suppress(Exception):
                 family.close()
         with suppress(Exception):
-            self._opened.close()
+            self.opened.close()
         self._reserve.close()
 
 

@@ -6,7 +6,7 @@
     ENGINES/rocksdb/options/   the options of the preset
     ENGINES/rocksdb/before-1/  the database as it was before an open that found synced records missing, by links
 
-A database is created only if nothing of an earlier one is there, except of a creation that was interrupted before its
+A database is created only if no file of an earlier one exists, except of a creation that was interrupted before its
 last file, `marks`: RocksDB would begin an empty database if only its file `CURRENT` were missing. A database that
 cannot be opened is never changed or repaired by a start; its partitions are unavailable, and the others are not
 affected.
@@ -27,7 +27,7 @@ from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.rocksdb.database import ROCKSDB, Database, first_error_line
 from tidelog_broker.storage.rocksdb.marks import SyncMarks
 from tidelog_broker.storage.rocksdb.presets import META, OPTIONS_NAME, PRESETS, options_text
-from tidelog_broker.storage.rocksdb.rows import FORMAT, FORMAT_KEY, FORMAT_VERSION
+from tidelog_broker.storage.rocksdb.rows import DATABASE_VERSION, FORMAT, FORMAT_KEY
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -60,7 +60,7 @@ def check_installed() -> None:
         ) from error
 
 
-class Opening:
+class DatabaseOpening:
     """Opens the database of a node in the directory of engines of its volume."""
 
     def __init__(self, volume: Volume) -> None:
@@ -75,7 +75,7 @@ class Opening:
         self.is_new = False
 
     def open(self) -> tuple[Database, SyncMarks]:
-        """Open the database, and create it if nothing of an earlier one is there.
+        """Open the database, and create it if no file of an earlier one exists.
 
         Raises:
             EngineMissingError: it cannot be opened; nothing has changed.
@@ -140,7 +140,7 @@ class Opening:
         value = opened.get(FORMAT_KEY)
         if value is None and not self._fs.exists(self.directory / _MARKS):
             self.is_new = True  # Also if an earlier creation was interrupted.
-            value = FORMAT.pack(FORMAT_VERSION, secrets.randbits(64))
+            value = FORMAT.pack(DATABASE_VERSION, secrets.randbits(64))
             opened.put(FORMAT_KEY, value)
             opened.flush_wal(sync=True)
             opened.flush(wait=True)  # A missing WAL is then damage of the stores alone.
@@ -148,10 +148,10 @@ class Opening:
         if not isinstance(value, bytes) or len(value) != FORMAT.size:
             raise self._refused(f"{self.path} has no format version in its column family {META}")
         version = FORMAT.unpack(value)[0]
-        if version != FORMAT_VERSION:
+        if version != DATABASE_VERSION:
             raise EngineMissingError(
                 ROCKSDB,
-                f"{self.path} has format version {version}, and this release reads version {FORMAT_VERSION}",
+                f"{self.path} has format version {version}, and this release reads version {DATABASE_VERSION}",
                 remedy="start the release that wrote it",
             )
 
@@ -173,7 +173,7 @@ class Opening:
     # --- the database before the open ------------------------------------------------------------------
 
     def _link(self) -> None:
-        """Keep the database by links: recovery ends at damage, and RocksDB then removes the files behind it."""
+        """Keep the database by links: recovery ends at damage, and RocksDB then removes later files."""
         links = self.directory / _LINKS
         shutil.rmtree(links, ignore_errors=True)
         if self.is_new:

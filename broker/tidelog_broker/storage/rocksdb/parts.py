@@ -53,7 +53,7 @@ class PartIndex:
         return PartIndex(self.batches.first(count), {name: runs.first(count) for name, runs in self.runs.items()})
 
 
-class Part:
+class RocksPart:
     """Contiguous batches, which are deleted together. Positions are those that the batches would have in a file.
 
     Attributes:
@@ -109,7 +109,7 @@ class Part:
         self.max_timestamp_us = growing.batches.times_us[-1]
 
 
-class Contents:
+class RocksContents:
     """The records of an epoch.
 
     Attributes:
@@ -124,7 +124,7 @@ class Contents:
 
     __slots__ = ("damage", "end", "is_sealed", "parts", "slot", "start", "store")
 
-    def __init__(self, store: int, slot: int, start: EpochStart, parts: Sequence[Part]) -> None:
+    def __init__(self, store: int, slot: int, start: EpochStart, parts: Sequence[RocksPart]) -> None:
         self.store = store
         self.slot = slot
         self.start = start

@@ -35,7 +35,7 @@ from tidelog_broker.storage.io.errors import (
 )
 from tidelog_broker.storage.rocksdb.database import ROCKSDB, Changes, Database
 from tidelog_broker.storage.rocksdb.marks import SyncMarks
-from tidelog_broker.storage.rocksdb.opening import Opening, check_installed
+from tidelog_broker.storage.rocksdb.opening import DatabaseOpening, check_installed
 from tidelog_broker.storage.rocksdb.parts import COLUMNS, IndexCache
 from tidelog_broker.storage.rocksdb.presets import BATCHES, META, PRESETS, TIME
 from tidelog_broker.storage.rocksdb.rocks_reader import Rows
@@ -44,8 +44,8 @@ from tidelog_broker.storage.rocksdb.rows import (
     NEXT_KEY,
     NUMBER,
     STORE_MAX,
-    Identity,
     PartRow,
+    StoreIdentity,
     pack_identity,
     pack_part,
     parse_identity,
@@ -82,6 +82,11 @@ class RocksEngine(Engine):
 
     # --- the database ----------------------------------------------------------------------------------
 
+    @property
+    def database(self) -> Database | None:
+        """The open database; None before the first store is created or opened."""
+        return self._opened[0] if self._opened is not None else None
+
     def _open(self) -> tuple[Database, SyncMarks]:
         """Return the database and the sync marks; the first call opens them.
 
@@ -91,7 +96,7 @@ class RocksEngine(Engine):
         """
         with self._lock:
             if self._opened is None:
-                opening = Opening(self._volume)
+                opening = DatabaseOpening(self._volume)
                 try:
                     database, marks = opening.open()
                 except OSError as error:
@@ -109,7 +114,7 @@ class RocksEngine(Engine):
                 self._opened = database, marks
             return self._opened
 
-    def _take_stock(self, opening: Opening, database: Database, marks: SyncMarks) -> None:
+    def _take_stock(self, opening: DatabaseOpening, database: Database, marks: SyncMarks) -> None:
         """Find the slots of marks in use and deletions that are complete, and compare all stores with their marks."""
         value = database.get(META, NEXT_KEY)
         self._next = NUMBER.unpack(value)[0] if value is not None else 1
@@ -171,7 +176,7 @@ class RocksEngine(Engine):
             store, self._next = self._next, self._next + 1
         assert store < STORE_MAX
         slot = marks.free_slot()
-        identity = pack_identity(Identity(start, slot))
+        identity = pack_identity(StoreIdentity(start, slot))
         try:
             with closing(self._fs.open(directory / f"{store:016x}.rocks", create=True)) as file:
                 file.pwritev([identity, crc32c(identity).to_bytes(_CRC_BYTES, "little")], 0)
@@ -268,7 +273,7 @@ class RocksEngine(Engine):
                 return True
         return False
 
-    def _identity(self, database: Database, directory: Path) -> tuple[int, Identity]:
+    def _identity(self, database: Database, directory: Path) -> tuple[int, StoreIdentity]:
         """Return the id and the identity of the store of a directory.
 
         Raises:

@@ -25,7 +25,7 @@ from tidelog_broker.storage.engine.reading import (
 from tidelog_broker.storage.io.errors import DamagedError, LayoutError, StorageError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.rocksdb.database import Database
-from tidelog_broker.storage.rocksdb.parts import COLUMNS, Contents, IndexCache, Part, PartIndex
+from tidelog_broker.storage.rocksdb.parts import COLUMNS, IndexCache, PartIndex, RocksContents, RocksPart
 from tidelog_broker.storage.rocksdb.presets import BATCHES, TIME
 from tidelog_broker.storage.rocksdb.rows import extend_index, extend_runs, row_key
 from tidelog_broker.storage.segment.hash_entries import window_stop
@@ -48,11 +48,11 @@ class ChangedError(Exception):
 class Rows:
     """The rows of one store: its contents, its database, and the cache of indexes."""
 
-    contents: Contents
+    contents: RocksContents
     database: Database
     cache: IndexCache
 
-    def index(self, part: Part) -> PartIndex:
+    def index(self, part: RocksPart) -> PartIndex:
         """Return the index of a part.
 
         Raises:
@@ -63,7 +63,7 @@ class Rows:
             return part.growing
         return self.cache.get(self.contents.store, part.base_offset, lambda: self._load(part))
 
-    def _load(self, part: Part) -> PartIndex:
+    def _load(self, part: RocksPart) -> PartIndex:
         index, key = PartIndex(), row_key(b"p", self.contents.store, part.base_offset)
         try:
             extend_index(index.batches, self._row(TIME, key, part))
@@ -73,7 +73,7 @@ class Rows:
             raise DamagedError.at(part.path, 0, str(error)) from error
         return index
 
-    def _row(self, family: str, key: bytes, part: Part) -> bytes:
+    def _row(self, family: str, key: bytes, part: RocksPart) -> bytes:
         value = self.database.get(family, key)
         if value is None:
             raise self.missing(part.base_offset)
@@ -217,7 +217,7 @@ class RocksReader(EpochReading):
                 return index.offsets[slot]
         return None
 
-    def _first_of_time(self, part: Part, index: Index, first: int, stop: int, timestamp_us: int) -> int | None:
+    def _first_of_time(self, part: RocksPart, index: Index, first: int, stop: int, timestamp_us: int) -> int | None:
         while first < stop:
             last = window_stop(index, first, stop)
             for batch in RocksExtent(self._rows, part, index, (first, last, 0)).read(first, last):
@@ -255,12 +255,12 @@ class RocksReader(EpochReading):
 
     # --------------------------------------------------------------------------------- internals
 
-    def _part_of(self, offset: int, end_offset: int) -> Part | None:
+    def _part_of(self, offset: int, end_offset: int) -> RocksPart | None:
         if not self._contents.parts[0].base_offset <= offset < end_offset:
             return None
         return self._contents.parts[self._contents.number_of(offset)]
 
-    def _parts_from(self, offset: int, end_offset: int) -> tuple[Part, ...]:
+    def _parts_from(self, offset: int, end_offset: int) -> tuple[RocksPart, ...]:
         """Return the parts from the one that holds `offset` on.
 
         The caller reads `end_offset` first, because the writer adds parts before it advances the end.
@@ -278,7 +278,7 @@ class RocksReader(EpochReading):
         raise self._rows.out_of_range(offset)
 
 
-def _slots(part: Part, index: Index, offset: int, limit_offset: int, end_offset: int) -> tuple[int, int, int]:
+def _slots(part: RocksPart, index: Index, offset: int, limit_offset: int, end_offset: int) -> tuple[int, int, int]:
     """Return the slots from the batch that holds `offset` on, below both limits: first, stop, and their end offset."""
     part_end = min(part.end_offset, end_offset)
     if offset >= part_end:
@@ -295,7 +295,7 @@ class RocksExtent(Extent):
         slots: the first slot, the slot after the last one, and the end offset of the last one.
     """
 
-    def __init__(self, rows: Rows, part: Part, index: Index, slots: tuple[int, int, int]) -> None:
+    def __init__(self, rows: Rows, part: RocksPart, index: Index, slots: tuple[int, int, int]) -> None:
         self._rows = rows
         self._part = part
         self._index = index
@@ -415,7 +415,7 @@ def _fault(batch: memoryview, offset: int, digest: int) -> str:
 class RocksScrubPart(ScrubPart):
     """A closed part of an epoch."""
 
-    def __init__(self, rows: Rows, epoch: int, part: Part) -> None:
+    def __init__(self, rows: Rows, epoch: int, part: RocksPart) -> None:
         self._rows = rows
         self._part = part
         self.epoch = epoch

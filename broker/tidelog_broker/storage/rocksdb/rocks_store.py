@@ -18,7 +18,7 @@ from tidelog_broker.storage.io.errors import (
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.rocksdb.database import CHUNK_BYTES, ROCKSDB, Changes
 from tidelog_broker.storage.rocksdb.marks import SyncMarks
-from tidelog_broker.storage.rocksdb.parts import COLUMNS, PART_BYTES, Part, hashes_of
+from tidelog_broker.storage.rocksdb.parts import COLUMNS, PART_BYTES, RocksPart, hashes_of
 from tidelog_broker.storage.rocksdb.presets import BATCHES, META, TIME
 from tidelog_broker.storage.rocksdb.rocks_reader import RocksReader, RocksScrubPart, Rows
 from tidelog_broker.storage.rocksdb.rows import PartRow, pack_entries, pack_index, pack_part, row_key, store_key
@@ -98,7 +98,7 @@ class RocksStore(EpochStore):
         return self._contents.end.digest
 
     @property
-    def segments(self) -> tuple[Part, ...]:
+    def segments(self) -> tuple[RocksPart, ...]:
         """The parts, oldest first."""
         return self._contents.parts
 
@@ -317,7 +317,7 @@ class RocksStore(EpochStore):
         old = contents.parts[number]
         index = self._rows.index(old)
         count = index.batches.slots_below(end_offset)
-        part = Part(self.directory, old.base_offset, PartRow(old.start_digest))
+        part = RocksPart(self.directory, old.base_offset, PartRow(old.start_digest))
         part.growing = index.first(count)
         if count:
             place = part.growing.batches.place(count - 1)
@@ -396,13 +396,13 @@ class RocksStore(EpochStore):
         changes = Changes()
         old = self._newest
         closed = old if old.growing is None else self._close_part(changes, old)
-        begun = Part(self.directory, closed.end_offset, PartRow(closed.end_digest))
+        begun = RocksPart(self.directory, closed.end_offset, PartRow(closed.end_digest))
         key = row_key(b"p", self._contents.store, begun.base_offset)
         changes.put(META, key, pack_part(PartRow(begun.start_digest)))
         self._write(changes)
         self._contents.parts = (*self._contents.parts[:-1], closed, begun)
 
-    def _close_part(self, changes: Changes, part: Part) -> Part:
+    def _close_part(self, changes: Changes, part: RocksPart) -> RocksPart:
         """Replace the index rows of the growing part by those of a closed one; return the closed part."""
         store, growing = self._contents.store, part.growing
         assert growing is not None
@@ -415,12 +415,12 @@ class RocksStore(EpochStore):
             changes.put(column, key, pack_entries(entries, 0, count))
         for family in (TIME, *COLUMNS):
             changes.delete_range(family, store_key(b"g", store), store_key(b"g", store + 1))
-        return Part(self.directory, part.base_offset, part.row)
+        return RocksPart(self.directory, part.base_offset, part.row)
 
     # --------------------------------------------------------------------------------- internals
 
     @property
-    def _newest(self) -> Part:
+    def _newest(self) -> RocksPart:
         return self._contents.parts[-1]
 
     def _check_open(self) -> None:

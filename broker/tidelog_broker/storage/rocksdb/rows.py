@@ -30,7 +30,7 @@ from tidelog_broker.storage.segment.hash_entries import BatchEntries
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import Index
 
-FORMAT_VERSION: Final = 1
+DATABASE_VERSION: Final = 1
 FORMAT_KEY: Final = b"f"
 NEXT_KEY: Final = b"n"
 FORMAT: Final = struct.Struct("<IQ")
@@ -45,7 +45,7 @@ _IDENTITY_VERSION: Final = 1
 STORE_MAX: Final = (1 << 63) - 1
 
 
-class Identity(NamedTuple):
+class StoreIdentity(NamedTuple):
     """The identity of a store, and the slot of its sync mark."""
 
     start: EpochStart
@@ -90,7 +90,7 @@ def store_in(key: bytes) -> int:
     return store
 
 
-def pack_identity(identity: Identity) -> bytes:
+def pack_identity(identity: StoreIdentity) -> bytes:
     """Return the value of an identity."""
     start = identity.start
     return _IDENTITY.pack(
@@ -98,7 +98,7 @@ def pack_identity(identity: Identity) -> bytes:
     )
 
 
-def parse_identity(value: bytes) -> Identity:
+def parse_identity(value: bytes) -> StoreIdentity:
     """Parse the value of an identity.
 
     Raises:
@@ -110,7 +110,7 @@ def parse_identity(value: bytes) -> Identity:
         raise LayoutError(f"the identity of a store has {len(value)} bytes, expected {_IDENTITY.size}") from error
     if version != _IDENTITY_VERSION:
         raise LayoutError(f"the identity of a store has version {version}, expected {_IDENTITY_VERSION}")
-    return Identity(EpochStart(topic_id, partition, epoch, offset, digest), slot)
+    return StoreIdentity(EpochStart(topic_id, partition, epoch, offset, digest), slot)
 
 
 def pack_part(part: PartRow) -> bytes:

@@ -12,11 +12,11 @@ from pathlib import Path
 from tidelog_broker.storage.engine.store import Damage, padded
 from tidelog_broker.storage.io.errors import DamagedError, LayoutError, StorageFailedError
 from tidelog_broker.storage.rocksdb.database import Database
-from tidelog_broker.storage.rocksdb.parts import COLUMNS, PART_BYTES, Contents, IndexCache, Part
+from tidelog_broker.storage.rocksdb.parts import COLUMNS, PART_BYTES, IndexCache, RocksContents, RocksPart
 from tidelog_broker.storage.rocksdb.presets import BATCHES, META, TIME
 from tidelog_broker.storage.rocksdb.rocks_reader import Rows, verified_to
 from tidelog_broker.storage.rocksdb.rows import (
-    Identity,
+    StoreIdentity,
     extend_index,
     extend_runs,
     offset_in,
@@ -33,12 +33,12 @@ def load_contents(
     database: Database,
     cache: IndexCache,
     directory: Path,
-    identity: tuple[int, Identity],
+    identity: tuple[int, StoreIdentity],
     *,
     mark: int,
     sealed_end_offset: int | None,
     is_new: bool,
-) -> Contents:
+) -> RocksContents:
     """Load the contents of a store; `damage` of the contents says why it is in LIMBO.
 
     Args:
@@ -52,7 +52,7 @@ def load_contents(
     """
     store, (start, slot) = identity
     parts, reason = _read_parts(database, directory, store)
-    contents = Contents(store, slot, start, parts)
+    contents = RocksContents(store, slot, start, parts)
     rows = Rows(contents, database, cache)
     if not reason and not is_new:
         reason = _check_newest(rows)
@@ -124,16 +124,16 @@ def stored_bytes(database: Database, store: int) -> int:
     return size_bytes
 
 
-def _read_parts(database: Database, directory: Path, store: int) -> tuple[list[Part], str]:
+def _read_parts(database: Database, directory: Path, store: int) -> tuple[list[RocksPart], str]:
     """Return the valid parts, and why there are no more; empty if there is no reason.
 
     Raises:
         DamagedError: there is no valid part.
     """
-    parts: list[Part] = []
+    parts: list[RocksPart] = []
     for key, value in database.rows(META, row_key(b"p", store), store_key(b"p", store + 1)):
         try:
-            part = Part(directory, offset_in(key), parse_part(value))
+            part = RocksPart(directory, offset_in(key), parse_part(value))
             before = parts[-1] if parts else None
             _check_order(before, part)
         except LayoutError as error:
@@ -150,7 +150,7 @@ def _read_parts(database: Database, directory: Path, store: int) -> tuple[list[P
     return parts, ""
 
 
-def _check_order(before: Part | None, part: Part) -> None:
+def _check_order(before: RocksPart | None, part: RocksPart) -> None:
     """Raise LayoutError if a part does not continue the one before it."""
     if before is None:
         return
@@ -161,7 +161,7 @@ def _check_order(before: Part | None, part: Part) -> None:
         )
 
 
-def _read_growing(database: Database, part: Part, store: int) -> str:
+def _read_growing(database: Database, part: RocksPart, store: int) -> str:
     """Load the index of the growing part; return why it is not complete, empty if it is.
 
     The end of the part is that of its last batch that all indexes have and whose header is valid.
@@ -193,7 +193,7 @@ def _read_growing(database: Database, part: Part, store: int) -> str:
     return reason
 
 
-def _take_end(database: Database, part: Part, store: int, offset: int) -> str:
+def _take_end(database: Database, part: RocksPart, store: int, offset: int) -> str:
     """Let a part end after the batch at an offset; return why it cannot, empty if it does."""
     try:
         batch = database.get(BATCHES, row_key(b"", store, offset))

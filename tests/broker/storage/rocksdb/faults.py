@@ -26,15 +26,14 @@ class _FailingWal:
 
 def database_of(engine: RocksEngine) -> Database:
     """Return the open database of an engine."""
-    opened = engine._opened
-    assert opened is not None
-    return opened[0]
+    assert engine.database is not None
+    return engine.database
 
 
 def break_wal(engine: RocksEngine, operation: str) -> None:
     """Let writes of the WAL fail ("pwritev"), or its syncs ("datasync"), or neither (empty)."""
     database = cast(Any, database_of(engine))
-    opened = database._opened
+    opened = database.opened
     if isinstance(opened, _FailingWal):
         opened = opened.opened
-    database._opened = _FailingWal(opened, operation) if operation else opened
+    database.opened = _FailingWal(opened, operation) if operation else opened

@@ -11,9 +11,10 @@ from typing import Any
 
 from tests.broker.storage.rocksdb.faults import database_of
 
-from tidelog.testing.engine_batches import append, boundaries, random_group, read_all
+from tidelog.testing.engine_batches import append, batch, boundaries, random_group, read_all
 from tidelog_broker.storage.engine.store import EpochStart, EpochStore
 from tidelog_broker.storage.engines.stores import create_store, open_store
+from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.rocksdb.database import ROCKSDB
 from tidelog_broker.storage.rocksdb.marks import SLOT_BYTES
 from tidelog_broker.storage.rocksdb.rocks_engine import RocksEngine
@@ -23,6 +24,7 @@ from tidelog_proto.batch.header import unpack_header
 TOPIC_ID = bytes(range(16))
 EPOCH = 7
 SEGMENT_BYTES = 4096
+STORES = 3
 
 
 @dataclass
@@ -47,11 +49,11 @@ class Written:
 class Stand:
     """An engine of a node whose data directory is `root`, with some stores."""
 
-    def __init__(self, root: Path, *, preset: str = "small") -> None:
+    def __init__(self, root: Path, *, preset: str = "small", fs: FileSystem | None = None) -> None:
         self.root = root
         self.partitions = root / "partitions"
         self.partitions.mkdir(parents=True, exist_ok=True)
-        self.volume = Disk(engines_dir=root / "engines", rocksdb_preset=preset)
+        self.volume = Disk(fs=fs or RealFileSystem(), engines_dir=root / "engines", rocksdb_preset=preset)
         self.engine = RocksEngine(self.volume)
         self.volume.engines[ROCKSDB] = self.engine
         self.stores: dict[int, EpochStore] = {}
@@ -96,7 +98,7 @@ class Stand:
     def flush(self) -> None:
         """Write the memory tables to files, as RocksDB does when they are full; it syncs their WAL first."""
         database = database_of(self.engine)
-        for family in database._families.values():
+        for family in database.families.values():
             family.flush(True)
         *older, _ = sorted(self.database.glob("*.log"))
         self.synced_bytes.update({path.name: path.stat().st_size for path in older})
@@ -165,21 +167,21 @@ class Stand:
         database: Any = database_of(self.engine)
         if hasattr(database, "is_noted"):
             return
-        for family in database._families.values():  # The files of an image must be of one moment.
+        for family in database.families.values():  # The files of an image must be of one moment.
             family.set_options({"disable_auto_compactions": "true"})
         database.is_noted = True
-        plain = database._flush_wal
+        plain = database.flush_wal
 
         def noted() -> None:
-            database._opened.flush_wal(sync=False)
+            database.opened.flush_wal(sync=False)
             before = {path.name: path.stat().st_size for path in self.database.glob("*.log")}
             plain()
             self.synced_bytes.update(before)
 
-        database._flush_wal = noted
+        database.flush_wal = noted
 
     def power_cut(self, target: Path, random: Random) -> None:
-        """Copy all files to `target` as a power cut may leave them: what was not synced is lost, torn or there.
+        """Copy all files to `target` as a power cut may leave them: unsynced bytes are lost, torn or kept.
 
         RocksDB syncs all of its files before it uses them, except the WAL; sync marks are written without a sync.
         """
@@ -204,6 +206,33 @@ class Stand:
             if at + SLOT_BYTES <= len(marks_before) and random.random() < 0.5:
                 data[at : at + SLOT_BYTES] = marks_before[at : at + SLOT_BYTES]
         marks.write_bytes(data)
+
+
+def restarted(stand: Stand) -> Stand:
+    """Return the node after a kill: the database was not closed, and its files are copied."""
+    root = stand.root.with_name(stand.root.name + "-again")
+    shutil.copytree(stand.root, root)
+    again = Stand(root)
+    again.written = stand.written
+    return again
+
+
+def three_stores(stand: Stand) -> None:
+    """Append to three stores in turn and sync; only the last groups of store 1 are not synced."""
+    for partition in range(STORES):
+        stand.create(partition)
+    for number in range(20):
+        for partition in range(STORES):
+            stand.append([batch([b"k%d" % number], size_bytes=200)], partition)
+    for partition in range(STORES):
+        stand.sync(partition)
+
+
+def sorted_tables(stand: Stand) -> list[Path]:
+    """Flush and close; return the files of the column families with records, largest first."""
+    stand.flush()
+    stand.close()
+    return sorted(stand.database.glob("*.sst"), key=lambda path: -path.stat().st_size)
 
 
 def _tear(path: Path, synced_bytes: int, random: Random) -> None:

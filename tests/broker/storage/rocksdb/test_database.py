@@ -29,11 +29,11 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
 
 def stop_writes(stand: Stand, *, is_stopped: bool) -> None:
     """Let RocksDB stall all writes, as when its background work lags behind; or let it continue."""
-    family = database_of(stand.engine)._families["time"]
+    family = database_of(stand.engine).families["time"]
     if not is_stopped:
         family.set_options({"level0_stop_writes_trigger": "36", "level0_slowdown_writes_trigger": "36"})
         return
-    family.set_options({"level0_file_num_compaction_trigger": "1000"})
+    family.set_options({"disable_auto_compactions": "false", "level0_file_num_compaction_trigger": "1000"})
     for number in range(2):
         family.put(b"%d" % number, b"")
         family.flush(True)
@@ -116,7 +116,7 @@ def test_stores_that_wait_together_share_a_sync(stand: Stand) -> None:
     database = cast(Any, database_of_new(stand))
     stores = [stand.create(partition) for partition in range(8)]
     begun, may_end, syncs = threading.Event(), threading.Event(), 0
-    plain = database._flush_wal
+    plain = database.flush_wal
 
     def slow() -> None:
         nonlocal syncs
@@ -127,16 +127,14 @@ def test_stores_that_wait_together_share_a_sync(stand: Stand) -> None:
 
     for partition in range(8):
         stand.append([batch([b"a"])], partition)
-    database._flush_wal = slow
+    database.flush_wal = slow
     threads = [threading.Thread(target=store.sync) for store in stores]
     for thread in threads:
         thread.start()
     assert begun.wait(timeout=30)
-    while database._syncing.acquire(blocking=False):  # until the others wait
-        waiting = len(database._syncing._waiters)
-        database._syncing.release()
-        if waiting == 7:
-            break
+    deadline_s = time.monotonic() + 30
+    while database.waiting < 7:
+        assert time.monotonic() < deadline_s
         time.sleep(0.001)
     may_end.set()
     for thread in threads:
@@ -166,9 +164,7 @@ def test_failed_sync_fails_all_who_wait_for_it(stand: Stand) -> None:
 
 def test_full_disk_gives_its_reserve_to_the_database_and_takes_it_again(tmp_path: Path) -> None:
     fs = FailingFileSystem()
-    stand = Stand(tmp_path / "node")
-    stand.volume.fs = fs
-    stand.engine._fs = fs
+    stand = Stand(tmp_path / "node", fs=fs)
     store = stand.create()
     reserve = tmp_path / "node" / "engines" / "rocksdb" / "reserve"
     store.ensure_space(64)

@@ -1,4 +1,4 @@
-"""The engine is killed at each of its steps; what was synced is there afterwards, and no store is damaged."""
+"""Kills of the engine at each of its steps: synced records survive, and no store is damaged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What the engine needs, what it shares, and what becomes of removed and copied stores."""
+"""Requirements of the engine, its shared resources, and removed and copied stores."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -17,7 +18,7 @@ from tidelog_broker.storage.engines import stores
 from tidelog_broker.storage.engines.stores import engine_named, engine_names, is_deleted, remove_store
 from tidelog_broker.storage.io.errors import DamagedError, EngineMissingError
 from tidelog_broker.storage.rocksdb.database import ROCKSDB
-from tidelog_broker.storage.rocksdb.presets import FAMILIES, PRESETS, options_text
+from tidelog_broker.storage.rocksdb.presets import FAMILIES
 from tidelog_broker.storage.segment.disk import Disk
 
 
@@ -56,18 +57,6 @@ def test_capabilities_are_known_without_a_database(tmp_path: Path) -> None:
     assert (can.durable, can.survives_restart, can.replicated, can.compactable) == (True, True, False, True)
     assert not (tmp_path / "engines").exists()
     assert ROCKSDB in engine_names()
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_options_of_a_preset_are_those_of_the_database(tmp_path: Path, preset: str) -> None:
-    stand = Stand(tmp_path / "node", preset=preset)
-    stand.create()
-    written = max(stand.database.glob("OPTIONS-*")).read_text()
-    assert options_text(PRESETS[preset]).count(f"max_total_wal_size={PRESETS[preset].wal_bytes}") == 1
-    for line in ("manual_wal_flush=true", "atomic_flush=true", f"max_total_wal_size={PRESETS[preset].wal_bytes}"):
-        assert f"  {line}\n" in written
-    assert written.count(f"write_buffer_size={PRESETS[preset].write_buffer_bytes}\n") >= 1
-    stand.close()
 
 
 def test_removed_store_leaves_one_row_until_the_next_start(stand: Stand) -> None:
@@ -166,7 +155,11 @@ def test_space_of_deleted_records_is_reclaimed(stand: Stand) -> None:
     stand.flush()
 
     def size() -> int:
-        return sum(path.stat().st_size for path in stand.database.glob("*.sst"))
+        size_bytes = 0
+        for path in stand.database.glob("*.sst"):
+            with contextlib.suppress(FileNotFoundError):  # RocksDB has just removed it.
+                size_bytes += path.stat().st_size
+        return size_bytes
 
     before = size()
     while store.segment_count > 2:
