@@ -185,6 +185,8 @@ class Broker:
         # With TLS this process reads the data in order to encrypt it, and an I/O error of a mapping would kill it.
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate() and not self.tls.is_on
         disk.memory_bytes = self.settings.memory_engine_bytes
+        disk.engines_dir = self.dir.engines
+        disk.rocksdb_preset = self.settings.rocksdb_preset
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
         if self.settings.segment_write == "mapped" and not disk.maps_writes:
             log.warning("segment_write=mapped is not supported by this system; segments are written without a mapping")
@@ -345,7 +347,9 @@ class Broker:
             partitions_max=self.settings.partitions_max,
             quotas=TopicQuotas(self.security.registry.quotas, self.topics),
             features=self.features,
-            engines=TopicEngines(engine_names, lambda name: engine_named(self.disk, name).capabilities),
+            engines=TopicEngines(
+                engine_names, lambda name: engine_named(self.disk, name).capabilities, self.settings.engine_default
+            ),
         )
 
     def _make_mover(self) -> Mover:

@@ -20,6 +20,7 @@ from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.auth.principal_names import principal_name_fault
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, REPLICATION_FACTOR_MAX, RETENTION_MS_MAX
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT, POLL_US_MAX
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, OTHER_NAME_PATTERN
 
 OFFSETS_PARTITIONS_MAX: Final = 1_024
 PARTITIONS_MAX_DEFAULT: Final = 120_000
@@ -357,6 +358,17 @@ class NodeSettings(BaseModel):
         ge=MIB,
         description="Maximum bytes of the records of topics with `engine` = memory; one topic gets at most half. "
         "Beyond it, records are refused with a retryable error.",
+    )
+    engine_default: str = Field(
+        DEFAULT_ENGINE,
+        pattern=f"^{OTHER_NAME_PATTERN}$",
+        description="Engine of new topics that set none; the value of the node that owns `__meta` applies.",
+    )
+    rocksdb_preset: Literal["small", "normal", "large"] = Field(
+        "normal",
+        description="Sizes of the engine rocksdb: `small` for devices, with about 5 MiB of memory for it, `normal` "
+        "with 160 MiB, or `large` with 1280 MiB. It refuses records while less than 8, 64 or 256 MiB of disk space are "
+        "free.",
     )
     deduplication_bytes: int = Field(
         256 * MIB,

@@ -10,6 +10,8 @@ import contextlib
 from typing import Final
 
 from tidelog_broker.base.offload import Offload
+from tidelog_broker.storage.engine.store import Engine
+from tidelog_broker.storage.engines.stores import close_engines
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
@@ -23,7 +25,7 @@ COMPACTOR_NICENESS: Final = 10
 
 
 class Threads:
-    """All thread pools of a node; `close` ends them after their current work.
+    """All thread pools of a node; `close` ends them after their current work, and then closes the storage engines.
 
     Args:
         io_workers: number of threads for log writes, and of threads for reads.
@@ -32,6 +34,8 @@ class Threads:
     def __init__(self, io_workers: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._resources = contextlib.ExitStack()
+        self._engines: dict[str, Engine] = {}
+        self._resources.callback(close_engines, self._engines)  # Called last, when no thread uses an engine.
         self.io = self._pool("io", io_workers)
         """For writes to the logs, those of one partition in order."""
         self.journals = self._pool("journal", JOURNALS)
@@ -70,6 +74,7 @@ class Threads:
             namer=self._noting,
             indexer=self._indexing,
             hash_memory=hash_memory,
+            engines=self._engines,
         )
 
     def _pool(self, name: str, count: int) -> Offload:
@@ -81,5 +86,5 @@ class Threads:
         return workers
 
     def close(self) -> None:
-        """End the threads, those that were started last first."""
+        """End the threads, those that were started last first, and close the storage engines."""
         self._resources.close()

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice, takewhile
@@ -23,6 +24,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from tidelog_broker.base.bootstrap import BootstrapError, load_bootstrap
+from tidelog_broker.storage.directory.engine_marker import is_engine_marker, marked_engine
 from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
@@ -76,6 +78,8 @@ def verify_log(path: PathArgument, *, as_json: JsonOption = False) -> None:
             f"{f'{len(damaged)} segments are DAMAGED' if damaged else 'sound'}"
             f"{f', {torn} with a torn end (the next start of the node truncates it)' if torn else ''}\n"
         )
+        for engine, epochs in sorted(_elsewhere(path).items()):
+            sys.stdout.write(f"epochs in engine {engine}, which this command does not read: {epochs}\n")
     if damaged:
         raise typer.Exit(EXIT_DAMAGED)
 
@@ -226,6 +230,12 @@ def _segment_bytes(path: Path) -> int:
     """Return the total size of the segment files that will be read, in bytes."""
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.suffix in {SEGMENT_SUFFIX, BEGUN_SUFFIX})
+
+
+def _elsewhere(path: Path) -> Counter[str]:
+    """Return the number of epochs in each engine whose records are not in segment files."""
+    names = [marker.name for marker in path.rglob("epoch-*/engine-*")] if path.is_dir() else []
+    return Counter(marked_engine([name]) for name in names if is_engine_marker(name))
 
 
 def _show(reports: list[SegmentReport], *, as_json: bool) -> None:

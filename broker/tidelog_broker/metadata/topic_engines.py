@@ -72,11 +72,15 @@ class TopicEngines:
     Args:
         names: returns the names of the installed engines.
         capabilities: returns the capabilities of an engine; raises EngineMissingError.
+        default: the engine of new topics that set none.
     """
 
-    def __init__(self, names: Callable[[], Iterable[str]], capabilities: Callable[[str], Capabilities]) -> None:
+    def __init__(
+        self, names: Callable[[], Iterable[str]], capabilities: Callable[[str], Capabilities], default: str = SEGMENT
+    ) -> None:
         self._names = names
         self._capabilities = capabilities
+        self.default = default
 
     def check(self, config: pb.TopicConfig) -> None:
         """Refuse a configuration that its engine cannot apply.

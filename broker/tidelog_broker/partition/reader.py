@@ -44,7 +44,7 @@ class PartitionReader:
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE with the bounds, or where to continue if the record is lost; NOT_OWNER,
-                EPOCH_CHANGING while it is being fetched.
+                EPOCH_CHANGING while it is being fetched, LIMBO if the only copy cannot be opened.
         """
         if not self.is_deleted(offset) and self._state.resume_offset(offset) > offset:
             raise self._state.lost_error(offset)
@@ -56,6 +56,9 @@ class PartitionReader:
         Raises:
             ProtocolError: as `check_offset`.
         """
+        log = self._log
+        if self._state.is_alone and offset >= log.end_offset and (log.needs_engine or log.unreadable_epoch is not None):
+            raise log.unreadable_error(offset)  # How far the only copy reaches is unknown.
         owner = self._replica.state.owner
         end = (owner.next_offset if owner is not None else self._state.high_watermark) if self._state.is_alone else None
         if self.is_deleted(offset) or (end is not None and offset > end):

@@ -424,16 +424,27 @@ class EngineSuite:
         store = self.create(volume, directory)
         written = append(store, [batch([b"a"])])
         store.sync()
-        fs.broken = operation
+        self.break_disk(volume, fs, operation)
         with pytest.raises(StorageFailedError):
             self.write(store)
-        fs.broken = ""
+        self.break_disk(volume, fs, "")
         assert store.state == "failed"
         for _ in range(2):
             with pytest.raises(StorageFailedError):
                 store.sync()
         assert read_all(store)[:1] == written
         store.close(sync=False)
+
+    def break_disk(self, volume: Volume, fs: FailingFileSystem, operation: str) -> None:
+        """Let writes or syncs of records fail until further notice.
+
+        A subclass overrides this method if its engine does not write records through the file system of the volume.
+
+        Args:
+            operation: "pwritev" for writes, "datasync" for syncs, empty for neither.
+        """
+        del volume
+        fs.broken = operation
 
     def write(self, store: EpochStore) -> None:
         """Append a batch and sync."""

@@ -18,6 +18,7 @@ MODULES: Final = {
     "gateway": _GATEWAY,
     "up": tuple(dict.fromkeys((*_BROKER, *_GATEWAY))),
     "top": ("textual",),
+    "rocksdb": ("rocksdict",),
     "loadtest": ("httptools", "locust", "uvloop", "websocket"),
 }
 """Extra -> modules that it installs and the base package does not."""

@@ -32,6 +32,7 @@ from tidelog_cli.base.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
 from tidelog_cli.cluster.command import nodes_table
 from tidelog_cli.up.child_processes import Child
 from tidelog_cli.up.local_cluster import LocalNode, is_of_one_node, nodes_in, prepare
+from tidelog_cli.up.local_engine import check_engine, engine_variables
 from tidelog_cli.up.local_security import LocalSecurity, secure, secured
 from tidelog_cli.up.local_stack import ALLOWED_ORIGINS_VARIABLE, LocalStack, running_stack
 from tidelog_cli.up.saved_ports import chosen, keep, kept_ports
@@ -53,6 +54,7 @@ class Wanted(NamedTuple):
     gateway_log: Path | None
     security: LocalSecurity | None
     allowed_origins: tuple[str, ...]
+    engine: str
 
 
 def register(app: typer.Typer) -> None:
@@ -90,19 +92,28 @@ def up(
             "needed at each start. With --secure, TIDELOG_GATEWAY_ALLOWED_ORIGINS is not used.",
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Storage engine of new topics: segment (files), memory, rocksdb, or another installed one. With "
+            "rocksdb the node has the form for a device: few open files.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a node, or with --nodes a cluster, and a gateway on this machine until Ctrl-C.
 
-    Ports of a cluster's nodes are 10 apart. The directory stores the size of the cluster, all ports, certificates and
-    keys: a restart uses them again, and a secure cluster stays secure. With --json, the addresses are printed as one
-    JSON object as soon as all processes are ready.
+    Ports of a cluster's nodes are 10 apart. The directory stores the size of the cluster, all ports, the engine,
+    certificates and keys: a restart uses them again, and a secure cluster stays secure. With --json, the addresses are
+    printed as one JSON object as soon as all processes are ready.
     """
     require_extras("up", "up")
     raise_descriptor_limit()  # child processes inherit the limit
     present = nodes_in(data)
     count = nodes or present or 1
-    ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)
+    ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port, engine=engine)
+    check_engine(ports.engine, count)
     secure_it = secure_it or secured(data) is not None
     # A single node's data directory must be empty at first; with certificates it is a cluster of one node.
     if count == 1 and present is None and (not secure_it or is_of_one_node(data)):
@@ -118,7 +129,7 @@ def up(
         _warn_of_variables(security)
     # A single insecure node and its gateway log to this command's stderr.
     log = data / "gateway.log" if nodes_to_run[0].log is not None else None
-    wanted = Wanted(nodes_to_run, ports.http, log, security, tuple(allow_origin or ()))
+    wanted = Wanted(nodes_to_run, ports.http, log, security, tuple(allow_origin or ()), ports.engine)
     if not as_json:
         what = "a node" if len(nodes_to_run) == 1 else f"{len(nodes_to_run)} nodes"
         sys.stderr.write(f"Starting {what} and a gateway; this takes about 10 seconds.\n")
@@ -167,8 +178,9 @@ async def _run(data: Path, wanted: Wanted, *, as_json: bool) -> None:
         gateway_log=wanted.gateway_log,
         security=security,
         allowed_origins=wanted.allowed_origins,
+        node_variables=engine_variables(wanted.engine, os.environ),
     ) as stack:
-        _keep_ports(data, stack)
+        _keep_ports(data, stack, wanted.engine)
         if security is not None:
             await security.let_gateway_ask(stack.bootstrap)
         announce(stack, as_json=as_json)
@@ -188,10 +200,11 @@ async def _run(data: Path, wanted: Wanted, *, as_json: bool) -> None:
                 showing.cancel()
 
 
-def _keep_ports(data: Path, stack: LocalStack) -> None:
+def _keep_ports(data: Path, stack: LocalStack, engine: str) -> None:
     nodes = [node.ready for node in stack.nodes]
     management = [int(ready["management_port"]) for ready in nodes]
-    keep(data, native=int(nodes[0]["port"]), management=management, http=int(stack.gateway.ready["http_port"]))
+    http = int(stack.gateway.ready["http_port"])
+    keep(data, native=int(nodes[0]["port"]), management=management, http=http, engine=engine)
 
 
 async def _tell_of_end(node: Child, wanted: LocalNode) -> None:

@@ -43,7 +43,7 @@ NODE_VARIABLES: Final = (
     *("node_in_flight_bytes", "connection_in_flight_bytes", "caller_in_flight_bytes", "partition_in_flight_bytes"),
     *("node_outgoing_bytes", "connection_outgoing_bytes", "peers_in_flight_bytes", "peer_queue_bytes"),
     *("push_windows_bytes", "ring_bytes", "rings_bytes", "indexes_bytes", "positions_bytes", "deduplication_bytes"),
-    "memory_engine_bytes",
+    *("memory_engine_bytes", "rocksdb_preset"),
     *("fill_bytes_per_s", "compaction_bytes", "compaction_bytes_per_s", "scrub_bytes_per_s", "scrub_interval_s"),
     *("hello_timeout_ms", "write_stall_ms", "strangers_max", "group_positions_max", "retention_interval_ms"),
     *("calm_ms", "replica_lag_ms", "clock_settle_s", "metrics_partitions_max", "metrics_positions_max", "otel"),
@@ -58,7 +58,7 @@ NODE_REFUSED: Final = (
     *("tls_ca_file", "tls_cert_file", "tls_crl_file", "tls_key_file"),
     *("jwt_audience", "jwt_issuer", "jwt_jwks", "jwt_leeway_s", "jwt_principal_claim", "jwt_roles_claim"),
     *("audit_topic", "audit_retention_bytes", "audit_retention_ms"),
-    *("group_retention_ms", "offsets_partitions", "replication_factor_default"),
+    *("group_retention_ms", "offsets_partitions", "replication_factor_default", "engine_default"),
 )
 """Settings of a node that environment variables do not change: identity, trust, addresses, and retention. A test checks
 that each setting of a node is here or in `NODE_VARIABLES`."""

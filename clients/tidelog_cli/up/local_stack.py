@@ -69,6 +69,7 @@ async def running_stack(
     gateway_log: Path | None = None,
     security: LocalSecurity | None = None,
     allowed_origins: Sequence[str] = (),
+    node_variables: Mapping[str, str] | None = None,
 ) -> AsyncIterator[LocalStack]:
     """Run nodes and a gateway; enter the block when all are ready.
 
@@ -78,12 +79,14 @@ async def running_stack(
         gateway_log: file that the gateway's log is appended to; this process's stderr by default.
         security: certificates and keys; None for an insecure stack.
         allowed_origins: origins of pages that may use the gateway; empty: those of the environment variable.
+        node_variables: environment variables that the nodes get in addition.
 
     Raises:
         CommandFailed: a process did not start.
     """
     async with contextlib.AsyncExitStack() as stack:
-        nodes = await _start(stack, wanted, None if security is None else security.node_environ())
+        inherited = os.environ if security is None else security.node_environ()
+        nodes = await _start(stack, wanted, {**inherited, **(node_variables or {})})
         # No context, because TIDELOG_CONTEXT of this process may name another cluster.
         command = ["--context=", "gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
         environ: Mapping[str, str] = os.environ
@@ -97,7 +100,7 @@ async def running_stack(
 
 
 async def _start(
-    stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode], environ: Mapping[str, str] | None
+    stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode], environ: Mapping[str, str]
 ) -> tuple[Child, ...]:
     """Start all nodes; raise the first error."""
 

@@ -198,3 +198,12 @@ def test_segments_deleted_during_a_dump_are_skipped(data: Path, monkeypatch: pyt
     monkeypatch.setattr(RealFileSystem, "open_readonly", deleting)
     for command in ("dump", "verify", "inspect"):
         assert runner.invoke(log_app, [command, str(data)]).exit_code == 0, command
+
+
+def test_epochs_of_other_engines_are_counted(data: Path) -> None:
+    (partition,) = (data / "partitions").glob("t.*-0")
+    for epoch in (1, 2):
+        (partition / f"epoch-{epoch:08d}").mkdir()
+        (partition / f"epoch-{epoch:08d}" / "engine-rocksdb").touch()
+    said = runner.invoke(log_app, ["verify", str(data)]).stdout
+    assert "epochs in engine rocksdb, which this command does not read: 2\n" in said

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tests.broker.founded import Founded
-from tests.broker.peer import Peer
+from tests.broker.peer import Peer, batch
 from tests.broker.rebalance.test_mover import TOPIC, World
 from tests.broker.stand import Stand
 
@@ -243,3 +243,21 @@ async def test_topic_serials_increase_across_restarts(stand: Stand) -> None:
     assert first.serial < second.serial < other.serial
     told = (await peer.ask(metadata=pb.Metadata(topics=["t"]))).envelope.metadata_reply.topics[0]
     assert told.serial == second.serial
+
+
+async def test_new_topic_has_the_engine_of_the_node_unless_it_sets_one(stand: Stand) -> None:
+    """The engine is closed with the node, so a node of the same process can open its database again."""
+    settings = {"engine_default": "rocksdb", "rocksdb_preset": "small"}
+    await stand.start(**settings)
+    peer = await stand.peer()
+    usual, chosen = await peer.create("usual"), await peer.create("chosen", engine="segment")
+    assert [topic.config.engine for topic in (usual, chosen)] == ["rocksdb", "segment"]
+    for topic in (usual, chosen):
+        (result,) = await peer.publish(topic.topic_id, batch(b"value"))
+        assert not result.HasField("error")
+    await stand.restart(**settings)
+    peer = await stand.peer()
+    for topic in (usual, chosen):
+        assert await peer.read_all(topic.topic_id) == [b"value"]
+    engines = {partition.state.name: partition.state.engine for partition in stand.node.broker.partitions.all()}
+    assert (engines["usual/0"], engines["chosen/0"], engines["__meta/0"]) == ("rocksdb", "segment", "segment")

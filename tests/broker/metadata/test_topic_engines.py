@@ -6,7 +6,9 @@ import pytest
 
 from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.storage.engine.store import Capabilities
+from tidelog_broker.storage.engines.stores import engine_named, engine_names
 from tidelog_broker.storage.io.errors import EngineMissingError
+from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -67,3 +69,10 @@ def test_engine_that_cannot_apply_the_settings_is_refused(asked: pb.TopicConfig,
     assert refused.value.code == pb.INVALID_REQUEST
     for part in parts:
         assert part in refused.value.message
+
+
+def test_rocksdb_stores_one_copy_and_the_refusal_names_the_engines_that_store_more() -> None:
+    engines = TopicEngines(engine_names, lambda name: engine_named(Disk(), name).capabilities)
+    engines.check(config("rocksdb", replication_factor=1, flush=pb.ALWAYS, cleanup=pb.COMPACT))
+    with pytest.raises(ProtocolError, match=r"engine rocksdb cannot store replicated partitions.*: segment, memory$"):
+        engines.check(config("rocksdb"))

@@ -332,8 +332,14 @@ class Engine(ABC):
         return False
 
     def forget(self, directory: Path) -> None:
-        """Release the data that the engine keeps outside a closed store's directory, which is about to be removed."""
+        """Release the data that the engine keeps outside a closed store's directory, which is about to be removed.
+
+        The directory may be a copy of another one, whose data must stay.
+        """
         del directory
+
+    def close(self) -> None:  # noqa: B027 - most engines have nothing to release
+        """Release the engine's resources when the node stops; all stores are closed. The engine is not used again."""
 
 
 class Volume(Protocol):
@@ -344,6 +350,13 @@ class Volume(Protocol):
     """Syncs directories in the background; None: the caller syncs."""
     memory_bytes: int
     """Maximum bytes of records that the memory engine stores on the node."""
+    engines_dir: Path | None
+    """The directory for data that engines keep outside the epochs' directories; None: there is none.
+
+    Each engine creates a directory of its name in it.
+    """
+    rocksdb_preset: str
+    """The sizes of the RocksDB engine: small, normal or large."""
     engines: dict[str, Engine]
     """The engines in use, by name; see `storage.engines`."""
 

@@ -1,8 +1,9 @@
 """The engines of a node, and the stores of epochs in their directories.
 
-The segment and the memory engine are part of Tidelog. Others are found by the entry point group `tidelog.engines` of
-installed packages: the name of an entry point is that of the engine, and its object is called with the node's `Volume`
-when the engine is first used. A name of a built-in engine cannot be replaced.
+The segment, the memory and the RocksDB engine are part of Tidelog; the last one needs a package. Others are found by
+the entry point group `tidelog.engines` of installed packages: the name of an entry point is that of the engine, and
+its object is called with the node's `Volume` when the engine is first used. A name of a built-in engine cannot be
+replaced.
 
 A variant of the memory engine stores topics with `flush=async`. It has a name of its own, by which topics cannot choose
 it.
@@ -14,6 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,8 @@ from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.memory_engine import memory_engine
 from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_broker.storage.memory.write_behind import Unwritten, WriteBehindEngine, write_behind_engine
+from tidelog_broker.storage.rocksdb.database import ROCKSDB
+from tidelog_broker.storage.rocksdb.rocks_engine import rocks_engine
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.topic_settings import MEMORY_ASYNC
 
@@ -36,7 +40,10 @@ log = logging.getLogger(__name__)
 GROUP: Final = "tidelog.engines"
 """The entry point group of engines."""
 
-BUILT_IN: Final[Mapping[str, EngineFactory]] = {SEGMENT: segment_engine, MEMORY: memory_engine}
+BUILT_IN: Final[Mapping[str, EngineFactory]] = {SEGMENT: segment_engine, MEMORY: memory_engine, ROCKSDB: rocks_engine}
+
+_PACKAGES: Final[Mapping[str, str]] = {ROCKSDB: "rocksdict"}
+"""The packages that built-in engines need."""
 
 
 def _write_behind(volume: Volume) -> Engine:
@@ -57,9 +64,20 @@ def record_indexes(held: IndexedLog) -> Indexes:
 
 
 def engine_names() -> list[str]:
-    """Return the names of all engines that a topic can name, the built-in ones first."""
+    """Return the names of the installed engines that a topic can name, the built-in ones first."""
     others = sorted({point.name for point in entry_points(group=GROUP)} - {*BUILT_IN, *_VARIANTS})
-    return [*BUILT_IN, *others]
+    return [*(name for name in BUILT_IN if _is_installed(name)), *others]
+
+
+def _is_installed(built_in: str) -> bool:
+    package = _PACKAGES.get(built_in)
+    return package is None or find_spec(package) is not None
+
+
+def close_engines(engines: Mapping[str, Engine]) -> None:
+    """Release the resources of a node's engines; all stores are closed."""
+    for engine in engines.values():
+        engine.close()
 
 
 def engine_named(volume: Volume, name: str) -> Engine:

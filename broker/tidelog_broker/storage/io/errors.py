@@ -5,6 +5,7 @@
         ├── DiskFullError        no space; nothing was written, nothing has changed
         │   ├── NoDescriptorError    nothing has changed, because no more files can be opened
         │   ├── MemoryFullError      nothing has changed, because the memory of an engine is used up
+    │   ├── EngineBusyError      nothing has changed, because an engine stores records more slowly than they arrive
         │   └── EngineMissingError   nothing has changed, because the engine is not installed
         ├── StorageFailedError   the disk failed: after a failed write or sync the log takes no more writes
         ├── DamagedError         synced bytes have changed
@@ -56,6 +57,17 @@ class MemoryFullError(DiskFullError):
         self.code = pb.OVERLOADED
 
 
+class EngineBusyError(DiskFullError):
+    """An engine stores records more slowly than they arrive (OVERLOADED).
+
+    Nothing was stored; the same request may succeed later.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = pb.OVERLOADED
+
+
 class StorageFailedError(StorageError):
     """The disk failed, or the log is closed or sealed (STORAGE_FAILED).
 
@@ -100,15 +112,20 @@ class NotHeldError(StorageError):
 
 
 class EngineMissingError(DiskFullError):
-    """The engine of an epoch is not installed on this node (LIMBO). Nothing has changed.
+    """The engine of an epoch is not installed on this node, or cannot be used (LIMBO). Nothing has changed.
 
     A DiskFullError, because the consequences are the same: nothing is stored, and other partitions are not affected.
     """
 
-    def __init__(self, engine: str, reason: str) -> None:
-        super().__init__(
-            f"engine {engine} cannot be used: {reason}; install its package on this node and restart the node"
-        )
+    def __init__(
+        self,
+        engine: str,
+        reason: str,
+        *,
+        what: str = "cannot be used",
+        remedy: str = "install its package on this node and restart the node",
+    ) -> None:
+        super().__init__(f"engine {engine} {what}: {reason}; {remedy}")
         self.code = pb.LIMBO
         self.engine = engine
 

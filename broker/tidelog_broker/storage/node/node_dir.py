@@ -73,6 +73,7 @@ _FENCES: Final = "fences"
 _INCARNATIONS: Final = "lives"
 _STATE: Final = "state"
 _PARTITIONS: Final = "partitions"
+_ENGINES: Final = "engines"
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
 """Names allowed in a directory without a node.json: those of an interrupted creation, or of the file system."""
 
@@ -121,6 +122,11 @@ class NodeDir:
     def partitions(self) -> Path:
         """The directory of the partitions' directories."""
         return self.path / _PARTITIONS
+
+    @property
+    def engines(self) -> Path:
+        """The directory for data that storage engines keep outside the partitions' directories."""
+        return self.path / _ENGINES
 
     @property
     def meta_journal(self) -> Path:

@@ -28,7 +28,14 @@ from tidelog_broker.storage.engines.stores import (
     remove_store,
     survives_restart,
 )
-from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError, unreadable
+from tidelog_broker.storage.io.errors import (
+    DamagedError,
+    DiskFullError,
+    DivergedError,
+    LimboError,
+    StorageFailedError,
+    unreadable,
+)
 from tidelog_broker.storage.partition.append_times import AppendTimes
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.detached_epochs import DetachedEpochs
@@ -156,6 +163,10 @@ class PartitionLog:
     def needs_engine(self) -> bool:
         """Whether an epoch cannot be opened because its engine is not installed."""
         return self._held.needs_engine
+
+    def unreadable_error(self, offset: int) -> DamagedError:
+        """Return the error for an offset that cannot be read because the partition is in LIMBO."""
+        return self._held.unreadable_error(offset)
 
     @property
     def start_offset(self) -> int:

@@ -309,6 +309,10 @@ class Disk:
     """Whether segments are appended to through mappings."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     """Maximum bytes of records that the memory engine stores on the node."""
+    engines_dir: Path | None = None
+    """The directory for data that engines keep outside the epochs' directories; see `engine.store.Volume`."""
+    rocksdb_preset: str = "normal"
+    """The sizes of the RocksDB engine; see `engine.store.Volume`."""
     engines: dict[str, Engine] = field(default_factory=dict)
     """The engines in use, by name; see `storage.engines`."""
 
