@@ -305,6 +305,8 @@ class Disk:
     """Whether segments are appended to through mappings."""
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     """Maximum bytes of records that the memory engine stores on the node."""
+    commit_log_dir: Path | None = None
+    """The directory of the node's commit log; None: epochs of the shared file model cannot be opened."""
     engines: dict[str, Engine] = field(default_factory=dict)
     """The engines in use, by name; see `storage.engines`."""
 
