@@ -39,6 +39,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.grouped_syncs import GroupedSyncs
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import NewPartition, Replication
@@ -281,6 +282,7 @@ class Process:
             io=self.io,
             readers=self.readers,
             ahead=self.ahead,
+            syncs=GroupedSyncs(self._workers(1, self.write_us)),
             fs=self.disk.fs,
             chains=chains,
             neighbours=self.cluster,

@@ -122,7 +122,7 @@ class CommitLog:
         return self._failure
 
     def reserve(self, size_bytes: int, *, may_wait: bool = True) -> bool:
-        """Reserve space that `reserved_bytes` has computed; return False if that needs the disk and `may_wait` is False.
+        """Reserve space that `reserved_bytes` has computed; return False if the disk is needed and `may_wait` is False.
 
         Raises:
             DiskFullError: no space; nothing has changed.
@@ -289,6 +289,7 @@ class CommitLog:
             for ends in (self._touched, self._syncing, self._covered):
                 if tail in ends:
                     ends[tail] = min(ends[tail], end.offset)
+            self._touched[tail] = end.offset  # The next mark says that the tail is no longer than that.
             tail.cut(end, position)
 
     def forget(self, store: int) -> None:
@@ -352,15 +353,14 @@ class CommitLog:
 
     # --- syncs -----------------------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Return when everything that was appended before is durable.
+    def sync(self, position: int | None = None) -> None:
+        """Return when everything before a position is durable, or everything that was appended so far.
 
         Raises:
             StorageFailedError: the sync failed, now or before. It is never retried.
         """
-        with self.lock:
-            self.check()
-            target = self._position
+        self.check()
+        target = self._position if position is None else position
         if self.synced_position >= target:
             return
         with self.sync_lock:

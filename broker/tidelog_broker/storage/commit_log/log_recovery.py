@@ -12,6 +12,7 @@ import errno
 import logging
 import secrets
 from contextlib import closing
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -77,21 +78,26 @@ def _recover(volume: Volume, directory: Path, sizes: Sizes) -> CommitLog:
     nonce = _nonce(fs, found, snapshots)
     found = [one for one in found if not _is_unfinished(fs, one, found[-1])]
     snapshot = next((one for one in snapshots if one.nonce == nonce), None)
+    for one in found:
+        if one.header is None:
+            log.warning("%s: its header is damaged; its records are recognized by those of other files", one.path)
     replay = Replay(snapshot.tails if snapshot else (), synced=snapshot.position if snapshot else 0)
     for one in found:
         if one.header is not None:
             replay.synced = max(replay.synced, one.header.synced)
     results: list[tuple[_Found, FileReplay]] = []
-    for number, one in enumerate(found):
+    sizes_of = {one: _logical_bytes(fs, one, following) for one, following in zip_longest(found, found[1:]) if one}
+    for one in found:
         start = FILE_HEADER_BYTES
         if snapshot is not None and one.base < snapshot.position:
-            following = found[number + 1].base if number + 1 < len(found) else None
-            if following is not None and following <= snapshot.position:
+            if one.base + sizes_of[one] <= snapshot.position and one is not found[-1]:
                 continue
             start = max(start, snapshot.position - one.base)
-        data = _read(fs, one.path)
+        data = _read(fs, one.path)[: sizes_of[one]]
         results.append((one, replay.file(data, start, nonce=nonce, base=one.base)))
-    ends = [_mend(fs, one, result, replay.synced, nonce) for one, result in results]
+    ends = [
+        _mend(fs, one, result, synced=replay.synced, size_bytes=sizes_of[one], nonce=nonce) for one, result in results
+    ]
     torn = replay.finish()
     position = max([replay.synced, *ends, *(snapshot.position for snapshot in snapshots)], default=0)
     commit_log = CommitLog(
@@ -102,7 +108,7 @@ def _recover(volume: Volume, directory: Path, sizes: Sizes) -> CommitLog:
     commit_log.snapshot_position = snapshot.position if snapshot else 0
     for one in found:
         file = fs.open_readonly(one.path)
-        end = one.base + file.size()
+        end = one.base + min(file.size(), sizes_of[one])
         commit_log.files.add(LogFile(one.path, file, one.base, end, end))
     return commit_log
 
@@ -121,11 +127,9 @@ def _files(fs: FileSystem, directory: Path) -> list[_Found]:
         with closing(fs.open_readonly(path)) as file:
             try:
                 header = unpack_file_header(file.pread(FILE_HEADER_BYTES, 0))
-            except LayoutError as error:
-                log.warning("%s: its header cannot be read: %s", path, error)
+            except LayoutError:
                 header = None
         if header is not None and header.base != base:
-            log.warning("%s: its header has the position %d, its name %d", path, header.base, base)
             header = None
         found.append(_Found(path, base, header))
     return sorted(found, key=lambda one: one.base)
@@ -176,11 +180,16 @@ def _is_unfinished(fs: FileSystem, one: _Found, newest: _Found) -> bool:
     return True
 
 
-def _mend(fs: FileSystem, one: _Found, result: FileReplay, synced: int, nonce: int) -> int:
-    """Make the part of a file that no mark covers durable and free of torn records; return the file's end."""
-    end = one.base + result.end
+def _logical_bytes(fs: FileSystem, one: _Found, following: _Found | None) -> int:
+    """Return the size of a file up to where the next one begins: a crash can undo the truncation of a full file."""
     with closing(fs.open_readonly(one.path)) as file:
         size_bytes = file.size()
+    return size_bytes if following is None else min(size_bytes, following.base - one.base)
+
+
+def _mend(fs: FileSystem, one: _Found, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
+    """Make the part of a file that no mark covers durable and free of torn records; return the file's end."""
+    end = one.base + result.end
     if end <= synced and one.base + size_bytes <= max(end, synced):
         return end
     if end <= synced and one.base + size_bytes > synced and result.end < synced - one.base:
@@ -198,7 +207,7 @@ def _mend(fs: FileSystem, one: _Found, result: FileReplay, synced: int, nonce: i
             if file.pread(len(data), position) != data:
                 raise OSError(errno.EIO, "the commit log's contents changed between two reads", str(one.path))
             position += len(data)
-        if size_bytes > result.end:
+        if file.size() > result.end:
             file.truncate(result.end)
         file.datasync()
     return end
@@ -207,4 +216,3 @@ def _mend(fs: FileSystem, one: _Found, result: FileReplay, synced: int, nonce: i
 def _read(fs: FileSystem, path: Path) -> bytes:
     with closing(fs.open_readonly(path)) as file:
         return file.pread(file.size(), 0)
-

@@ -218,7 +218,7 @@ def next_record(data: Buffer, at: int, *, nonce: int, base: int) -> int:
 
 
 def nonce_in(data: Buffer, *, base: int) -> int | None:
-    """Return the nonce of the first valid record of a file whose header is damaged; None if it has no valid record."""
+    """Return the nonce of the first valid record of a file with a damaged header; None without a valid record."""
     raw = bytes(data)
     found = raw.find(RECORD_MAGIC)
     while found >= 0:

@@ -2,7 +2,8 @@
 
 A batch that does not continue its store's tail ends that tail until a later record says where the store ends; the other
 stores are not affected. What the replay cannot decide by itself is decided by the marks: a tail that ends below its
-`marked_offset` has lost synced records; any other broken tail ends in a torn write.
+`marked_offset` has lost synced records; any other broken tail ends in a torn write. A tail that is longer than a mark
+says, or that has another batch for an offset that it has, was cut by a record that is damaged.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class Replay:
             if store not in self.forgotten:
                 tail = self._tail(store, EpochStart(bytes(16), 0, 0, 0, UNKNOWN_DIGEST), 0, is_empty=True)
                 tail.marked_offset = max(tail.marked_offset, end)
+                if not tail.is_broken and tail.end_below(mark.synced) > end:
+                    tail.diverge(end)
 
     def _tail(self, store: int, start: EpochStart, position: int, *, is_empty: bool = False) -> Tail:
         """Return the tail of a store, a new one if it is unknown: broken if it `is_empty` only for lack of records."""
@@ -189,6 +192,10 @@ def continues(header: BatchHeader, batch: Buffer, end: Boundary) -> bool:
 
 
 def _extend(tail: Tail, header: BatchHeader, batch: memoryview, position: int) -> None:
+    if header.base_offset < tail.end.offset and header.epoch == tail.start.epoch:
+        # A cut is durable before another batch follows it, so this is no torn write.
+        tail.diverge(header.base_offset)
+        return
     if not continues(header, batch, tail.end) or header.epoch != tail.start.epoch:
         tail.is_broken = True
         return

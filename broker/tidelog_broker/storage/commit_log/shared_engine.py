@@ -99,6 +99,7 @@ class SharedEngine(Engine):
             DamagedError: the identity of the store, the first segment's header or the whole commit log is damaged.
             StorageFailedError: the disk cannot be read or written.
         """
+        del is_new  # The log has a record of the store, durably, since before its directory had its name.
         try:
             return self._open(directory, segment_bytes, sealed_end_offset)
         except OSError as error:
@@ -131,9 +132,7 @@ class SharedEngine(Engine):
         is_repairing = is_marked and damage is None and sealed_end_offset is None
         if is_repairing:
             damage = Damage(directory, 0, contents.end.offset, contents.end.offset, REPAIRING)
-        store = SharedStore(
-            self._disk, contents, segment_bytes=segment_bytes, damage=damage, is_repairing=is_repairing
-        )
+        store = SharedStore(self._disk, contents, segment_bytes=segment_bytes, damage=damage, is_repairing=is_repairing)
         if sealed_end_offset is not None and damage is None:
             if segments is not None and segments.is_repairing:
                 segments.finish_repair()
@@ -206,7 +205,12 @@ class SharedEngine(Engine):
             tail.is_damaged = True
             return Damage(contents.directory, 0, at.offset, synced_offset, reason)
         if tail.is_damaged:
-            reason = f"records up to offset {tail.marked_offset} were synced, but those from {tail.end.offset} on are bad"
+            if tail.end.digest == UNKNOWN_DIGEST and (count := len(tail.entries)):
+                (last,) = read_entries(contents.log.files, tail.entries, count - 1, count)
+                tail.end = tail.end._replace(digest=unpack_header(last).digest)
+            reason = (
+                f"records below offset {tail.marked_offset} were synced, but those from {tail.end.offset} on are bad"
+            )
             return Damage(self._directory, 0, tail.end.offset, tail.marked_offset, reason)
         return None
 

@@ -112,7 +112,11 @@ class SharedReader(EpochReading):
                 return found
             left_bytes = min(max_bytes, FETCH_BYTES_MAX) - sum(map(len, found.batches))
             first, stop = _fitting(
-                entries, found.next_offset, limit_offset, end_offset, left_bytes, at_least_one and not found.batches
+                entries,
+                found.next_offset,
+                (limit_offset, end_offset),
+                left_bytes,
+                at_least_one=at_least_one and not found.batches,
             )
             try:
                 batches = read_entries(contents.log.files, entries, first, stop)
@@ -251,9 +255,14 @@ class SharedReader(EpochReading):
 
 
 def _fitting(
-    entries: TailEntries, offset: int, limit_offset: int, end_offset: int, max_bytes: int, at_least_one: bool
+    entries: TailEntries, offset: int, limits: tuple[int, int], max_bytes: int, *, at_least_one: bool
 ) -> tuple[int, int]:
-    """Return the slots of the batches from the one that holds `offset` on, below the limits and within `max_bytes`."""
+    """Return the slots of the batches from the one that holds `offset` on, within `max_bytes`.
+
+    Args:
+        limits: the limit of the read and the end of the store; no batch ends above one of them.
+    """
+    limit_offset, end_offset = limits
     readable = entries.slots_below(end_offset)
     first = max(0, entries.slot_of(offset))
     stop = readable if limit_offset >= end_offset else min(readable, max(0, entries.slot_of(limit_offset)))

@@ -85,6 +85,8 @@ class SharedStore(EpochStore):
         self.synced_offset = contents.end.offset
         self.sync_group = contents.log
         self._reserved_bytes = 0
+        self._written_position = contents.log.position
+        """The position of the log after the newest group of this store."""
         self._failure = ""
         self.is_sealed = False
         """Whether the epoch has ended although its tail is still in the log, because the disk was full."""
@@ -231,6 +233,7 @@ class SharedStore(EpochStore):
         with tail.lock:
             reserved, self._reserved_bytes = self._reserved_bytes, 0
             size_bytes = self._log.append(tail, batches, fields, reserved)
+            self._written_position = self._log.position
         return AppendedGroup(before.offset, tail.end.offset, size_bytes)
 
     def sync(self) -> int:
@@ -244,7 +247,7 @@ class SharedStore(EpochStore):
             return self.synced_offset
         self._check_writable()
         target = self._contents.tail.end.offset
-        self._log.sync()
+        self._log.sync(self._written_position)
         self.synced_offset = target
         return target
 
@@ -521,6 +524,9 @@ class SharedStore(EpochStore):
             finish_move(fs, self.directory, self._log, contents.tail.store)
         except OSError as error:
             raise self._fail("moving the store out of the commit log", error) from error
+        except StorageFailedError as error:
+            self._failure = self._failure or error.message
+            raise
         if contents.is_plain:
             self.engine = SEGMENT
             self.sync_group = None

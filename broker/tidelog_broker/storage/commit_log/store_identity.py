@@ -1,4 +1,4 @@
-"""The file `shared` in the directory of an epoch whose tail is in the commit log: the store's id, identity and start."""
+"""The file `shared` in the directory of an epoch whose tail is in the commit log: the store's id, and what it is."""
 
 from __future__ import annotations
 

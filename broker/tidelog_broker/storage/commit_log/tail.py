@@ -161,6 +161,27 @@ class Tail:
             self.size_bytes = self.entries.log_bytes
             self.is_broken = False
 
+    def end_below(self, position: int) -> int:
+        """Return the offset at which the batches that lie before a position of the log end."""
+        entries = self.entries
+        count = bisect_left(entries.positions, position)
+        return entries.offsets[count] if count < len(entries) else self.end.offset
+
+    def diverge(self, offset: int) -> None:
+        """Keep only the batches below an offset: a record that has cut the tail there is damaged.
+
+        The digest at the end may be unknown then.
+        """
+        entries = self.entries
+        self.marked_offset = max(self.marked_offset, self.end.offset)
+        if offset <= entries.base.offset:
+            self.entries, self.end = TailEntries(entries.base), entries.base
+        else:
+            self.entries = entries.first(entries.slots_below(offset))
+            self.end = Boundary(offset, UNKNOWN_DIGEST)
+        self.size_bytes = self.entries.log_bytes
+        self.is_broken = True
+
     def replace(self, entries: TailEntries, end: Boundary, position: int) -> None:
         """Put other entries, such as a copy, in the place of all entries."""
         self.entries = entries

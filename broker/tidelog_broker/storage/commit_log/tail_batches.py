@@ -69,6 +69,8 @@ def _span_stop(entries: TailEntries, first: int, stop: int) -> int:
 def _read_span(files: LogFiles, entries: TailEntries, first: int, stop: int) -> list[memoryview]:
     start = entries.positions[first]
     with files.lease(start) as held:
+        if entries.positions[stop - 1] >= held.end:  # The last of the batches are in the next file.
+            return [one for each in range(first, stop) for one in _read_span(files, entries, each, each + 1)]
         length = entries.positions[stop - 1] + entries.lengths[stop - 1] - start
         data = memoryview(held.file.pread(length, start - held.base))
         found: list[memoryview] = []
@@ -76,8 +78,6 @@ def _read_span(files: LogFiles, entries: TailEntries, first: int, stop: int) -> 
             at = entries.positions[slot] - start
             batch = data[at : at + entries.lengths[slot]]
             if len(batch) < entries.lengths[slot]:
-                if stop - first > 1:  # The range extends into the next file.
-                    return [one for each in range(first, stop) for one in _read_span(files, entries, each, each + 1)]
                 raise DamagedError.at(held.path, entries.positions[slot] - held.base, "the file ends within a batch")
             if _MAGIC_AND_OFFSET.unpack_from(batch) != (MAGIC, entries.offsets[slot]):
                 raise DamagedError.at(

@@ -50,8 +50,8 @@ class Tidying:
             self._delete_unused()
         except DiskFullError as error:
             log.warning("the commit log is not tidied now: %s", error.message)
-        except StorageError as error:
-            log.error("the commit log cannot be tidied: %s", error.message)
+        except StorageError as error:  # The log's next append or sync fails, too.
+            log.warning("the commit log cannot be tidied: %s", error.message)
         except OSError as error:
             if is_shortage(error):
                 log.warning("the commit log %s is not tidied now: %s", self._log.directory, error)
@@ -119,7 +119,7 @@ class Tidying:
                 if checked.damage is not None:
                     raise checked.damage
             except (DamagedError, MovedError, OSError) as error:
-                log.error(
+                log.warning(
                     "the records of store %016x in the commit log cannot be read, so its file stays: %s; check the "
                     "disk",
                     tail.store,

@@ -1,6 +1,6 @@
 """The engines of a node, and the stores of epochs in their directories.
 
-The segment and the memory engine are part of Tidelog. Others are found by the entry point group `tidelog.engines` of
+The segment engine, with either file model, and the memory engine are part of Tidelog. Others are found by the entry point group `tidelog.engines` of
 installed packages: the name of an entry point is that of the engine, and its object is called with the node's `Volume`
 when the engine is first used. A name of a built-in engine cannot be replaced.
 """
@@ -16,8 +16,9 @@ from typing import Final
 
 from tidelog_broker.storage.directory.engine_marker import marked_engine
 from tidelog_broker.storage.directory.epoch_dir import make_epoch_dir, remove_epoch_dir
+from tidelog_broker.storage.commit_log.shared_engine import shared_engine
 from tidelog_broker.storage.engine.reading import Indexes
-from tidelog_broker.storage.engine.store import SEGMENT, Engine, EngineFactory, EpochStart, EpochStore, Volume
+from tidelog_broker.storage.engine.store import SEGMENT, SHARED, Engine, EngineFactory, EpochStart, EpochStore, Volume
 from tidelog_broker.storage.epoch.record_indexes import IndexedLog, RecordIndexes
 from tidelog_broker.storage.epoch.segment_engine import segment_engine
 from tidelog_broker.storage.io.errors import EngineMissingError
@@ -31,7 +32,11 @@ log = logging.getLogger(__name__)
 GROUP: Final = "tidelog.engines"
 """The entry point group of engines."""
 
-BUILT_IN: Final[Mapping[str, EngineFactory]] = {SEGMENT: segment_engine, MEMORY: memory_engine}
+BUILT_IN: Final[Mapping[str, EngineFactory]] = {
+    SEGMENT: segment_engine,
+    MEMORY: memory_engine,
+    SHARED: shared_engine,
+}
 
 
 def new_volume(fs: FileSystem) -> Volume:
@@ -45,9 +50,12 @@ def record_indexes(held: IndexedLog) -> Indexes:
 
 
 def engine_names() -> list[str]:
-    """Return the names of all installed engines, the built-in ones first."""
+    """Return the names of all installed engines that a topic can choose, the built-in ones first.
+
+    `SHARED` is not one of them: it is the segment engine with the setting `file_model`.
+    """
     others = sorted({point.name for point in entry_points(group=GROUP)} - set(BUILT_IN))
-    return [*BUILT_IN, *others]
+    return [*(name for name in BUILT_IN if name != SHARED), *others]
 
 
 def engine_named(volume: Volume, name: str) -> Engine:
