@@ -81,7 +81,7 @@ ROOMS = {
         *("bodies", "callers", "context", "coalescing", "feed", "protocol", "records", "history", "worker_channel"),
         *("metrics", "auth", "http1", "requests", "budget", "problems", "browser_headers", "settings"),
     ),
-    STORAGE: ("offline", "partition", "node", "engines", "memory", "epoch", "segment", "directory", "engine", "io"),
+    STORAGE: ("offline", "partition", "node", "engines", "memory", "commit_log", "epoch", "segment", "directory", "engine", "io"),
     CORE: ("membership", "groups", "placement", "replication", "security", "*"),
 }
 """From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0066 and 0163."""
@@ -190,7 +190,11 @@ def test_no_import_climbs_from_room_to_room(package: str) -> None:
     assert not wrong
 
 
-ENGINES = {"segment": (f"{STORAGE}.epoch", f"{STORAGE}.segment"), "memory": (f"{STORAGE}.memory",)}
+ENGINES = {
+    "segment": (f"{STORAGE}.epoch", f"{STORAGE}.segment"),
+    "segment-shared": (f"{STORAGE}.commit_log",),
+    "memory": (f"{STORAGE}.memory",),
+}
 """The folders of each storage engine; everything else uses `storage.engine`. See docs/adr/0182."""
 
 KNOW_ENGINES = {

@@ -24,7 +24,7 @@ from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 FILE_SUFFIX: Final = ".clog"
 FILE_HEADER_BYTES: Final = 64
 RECORD_HEADER_BYTES: Final = 32
-FORMAT_VERSION: Final = 1
+LOG_FORMAT_VERSION: Final = 1
 RECORD_MAGIC: Final = b"TLCR"
 _FILE_MAGIC: Final = b"TLCL"
 
@@ -132,7 +132,7 @@ def padding_of(payload_bytes: int) -> bytes:
 
 def pack_file_header(header: FileHeader) -> bytes:
     """Return the 64 bytes of a file's header."""
-    raw = bytearray(_FILE.pack(_FILE_MAGIC, FORMAT_VERSION, *header, 0))
+    raw = bytearray(_FILE.pack(_FILE_MAGIC, LOG_FORMAT_VERSION, *header, 0))
     _U32.pack_into(raw, FILE_HEADER_BYTES - 4, crc32c(memoryview(raw)[:-4]))
     return bytes(raw)
 
@@ -148,8 +148,8 @@ def unpack_file_header(data: Buffer) -> FileHeader:
     magic, version, nonce, base, synced, crc = _FILE.unpack_from(data)
     if magic != _FILE_MAGIC or crc != crc32c(memoryview(data)[: FILE_HEADER_BYTES - 4]):
         raise LayoutError("the file header has a bad magic or checksum")
-    if version != FORMAT_VERSION:
-        raise LayoutError(f"the file has format version {version}, this build reads {FORMAT_VERSION}")
+    if version != LOG_FORMAT_VERSION:
+        raise LayoutError(f"the file has format version {version}, this build reads {LOG_FORMAT_VERSION}")
     return FileHeader(nonce, base, synced)
 
 
@@ -218,7 +218,7 @@ def next_record(data: Buffer, at: int, *, nonce: int, base: int) -> int:
 
 
 def nonce_in(data: Buffer, *, base: int) -> int | None:
-    """Return the nonce of the first valid record of a file with a damaged header; None without a valid record."""
+    """Return the nonce of the first valid record of a file; None if it has none."""
     raw = bytes(data)
     found = raw.find(RECORD_MAGIC)
     while found >= 0:
@@ -241,7 +241,7 @@ def unpack_boundary(payload: Buffer) -> Boundary:
 
 
 def pack_state(start: EpochStart) -> bytes:
-    """Return the payload of a `STATE`, `CUT` or `COPY_BEGIN`: the identity of the store, an offset and the digest there.
+    """Return the payload of a `STATE`, `CUT` or `COPY_BEGIN`: the identity of the store, an offset and its digest.
 
     The digest is -1 if it is unknown.
     """

@@ -13,7 +13,8 @@ from tidelog_broker.storage.commit_log.commit_log import CommitLog, Sizes
 from tidelog_broker.storage.commit_log.log_recovery import open_log
 from tidelog_broker.storage.commit_log.records import Boundary
 from tidelog_broker.storage.commit_log.shared_reader import SharedContents
-from tidelog_broker.storage.commit_log.shared_store import REPAIRING, SharedStore, finish_move
+from tidelog_broker.storage.commit_log.shared_store import REPAIRING, SharedStore
+from tidelog_broker.storage.commit_log.store_directory import finish_move
 from tidelog_broker.storage.commit_log.store_identity import (
     FILE_NAME,
     MOVED_NAME,

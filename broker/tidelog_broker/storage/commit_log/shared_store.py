@@ -8,17 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from tidelog_broker.storage.commit_log.commit_log import CommitLog, reserved_bytes
 from tidelog_broker.storage.commit_log.log_files import MovedError
 from tidelog_broker.storage.commit_log.records import Boundary, record_bytes
 from tidelog_broker.storage.commit_log.shared_reader import SharedContents, SharedReader
-from tidelog_broker.storage.commit_log.store_identity import FILE_NAME, MOVED_NAME
+from tidelog_broker.storage.commit_log.store_directory import GrowingPart, finish_move
+from tidelog_broker.storage.commit_log.store_identity import MOVED_NAME
 from tidelog_broker.storage.commit_log.tail_batches import CheckedBatches, read_checked
-from tidelog_broker.storage.directory.engine_marker import is_engine_marker
 from tidelog_broker.storage.directory.repair_markers import remove_marker, write_marker
 from tidelog_broker.storage.engine.reading import Part, ScrubPart
 from tidelog_broker.storage.engine.store import SEGMENT, SHARED, AppendedGroup, Damage, EpochStore, State, padded
@@ -32,7 +30,6 @@ from tidelog_broker.storage.io.errors import (
     is_shortage,
     space_or_failure,
 )
-from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.active_segment import SegmentStart, check_group
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import segment_path
@@ -41,18 +38,6 @@ from tidelog_proto.batch.header import Buffer
 log = logging.getLogger(__name__)
 
 REPAIRING: Final = "the log was cut in front of damage or was lost, and the missing records have not been fetched yet"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowingPart:
-    """The newest segment together with the tail; see `Part`."""
-
-    path: Path
-    base_offset: int
-    end_offset: int
-    start_digest: int
-    size_bytes: int
-    is_growing: bool
 
 
 class _Held:
@@ -577,27 +562,3 @@ class SharedStore(EpochStore):
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = self._failure or f"{what} failed: {error}; check the disk and restart the node"
         return StorageFailedError(f"{self.directory}: {self._failure}")
-
-
-def finish_move(fs: FileSystem, directory: Path, commit_log: CommitLog, store: int) -> None:
-    """Forget a store in the log, then remove the files that make its directory one of the shared model.
-
-    The file `moved` is durable, so everything of the store is in its segments. A crash leaves a directory of which an
-    open does the rest. On a full disk the rest is done by the next open, too.
-
-    Raises:
-        OSError: the disk failed.
-        StorageFailedError: the commit log has failed.
-    """
-    try:
-        commit_log.forget(store)
-    except DiskFullError as error:
-        log.info("%s leaves the commit log at its next open: %s", directory, error.message)
-        return
-    for name in fs.list_dir(directory):
-        if is_engine_marker(name):
-            fs.unlink(directory / name)
-    fs.sync_dir(directory)
-    for name in (FILE_NAME, MOVED_NAME):
-        if fs.exists(directory / name):
-            fs.unlink(directory / name)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.commit_log.records import FORMAT_VERSION, Boundary
+from tidelog_broker.storage.commit_log.records import LOG_FORMAT_VERSION, Boundary
 from tidelog_broker.storage.commit_log.tail import ENTRY_BYTES, Tail, TailEntries
 from tidelog_broker.storage.engine.store import EpochStart
 from tidelog_broker.storage.io.errors import LayoutError
@@ -65,7 +65,7 @@ def pack_tails(tails: Iterable[Tail]) -> tuple[int, bytes]:
 
 def pack_snapshot(nonce: int, position: int, count: int, tails: bytes) -> bytes:
     """Return the header of a snapshot whose tails `pack_tails` has packed."""
-    raw = bytearray(_HEADER.pack(_MAGIC, FORMAT_VERSION, nonce, position, count, len(tails), crc32c(tails), 0))
+    raw = bytearray(_HEADER.pack(_MAGIC, LOG_FORMAT_VERSION, nonce, position, count, len(tails), crc32c(tails), 0))
     _U32.pack_into(raw, SNAPSHOT_HEADER_BYTES - 4, crc32c(memoryview(raw)[:-4]))
     return bytes(raw)
 
@@ -81,8 +81,8 @@ def unpack_snapshot(data: Buffer) -> Snapshot:
     magic, version, nonce, position, count, length, tails_crc, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC or crc != crc32c(memoryview(data)[: SNAPSHOT_HEADER_BYTES - 4]):
         raise LayoutError("the snapshot's header has a bad magic or checksum")
-    if version != FORMAT_VERSION:
-        raise LayoutError(f"the snapshot has format version {version}, this build reads {FORMAT_VERSION}")
+    if version != LOG_FORMAT_VERSION:
+        raise LayoutError(f"the snapshot has format version {version}, this build reads {LOG_FORMAT_VERSION}")
     body = memoryview(data)[SNAPSHOT_HEADER_BYTES : SNAPSHOT_HEADER_BYTES + length]
     if len(body) < length or crc32c(body) != tails_crc:
         raise LayoutError("the snapshot's tails have a wrong length or checksum")

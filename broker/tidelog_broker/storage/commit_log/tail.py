@@ -70,10 +70,6 @@ class TailEntries:
             base, self.offsets[count:], self.positions[count:], self.lengths[count:], self.times_us[count:]
         )
 
-    def moved_to(self, positions: array[int]) -> TailEntries:
-        """Return the same batches at other positions."""
-        return TailEntries(self.base, self.offsets, positions, self.lengths, self.times_us)
-
     @property
     def log_bytes(self) -> int:
         """The space that the batches take in the log."""

@@ -1,8 +1,8 @@
 """The engines of a node, and the stores of epochs in their directories.
 
-The segment engine, with either file model, and the memory engine are part of Tidelog. Others are found by the entry point group `tidelog.engines` of
-installed packages: the name of an entry point is that of the engine, and its object is called with the node's `Volume`
-when the engine is first used. A name of a built-in engine cannot be replaced.
+The segment engine, with either file model, and the memory engine are part of Tidelog. Others are found by the entry
+point group `tidelog.engines` of installed packages: the name of an entry point is that of the engine, and its object is
+called with the node's `Volume` when the engine is first used. A name of a built-in engine cannot be replaced.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.commit_log.shared_engine import shared_engine
 from tidelog_broker.storage.directory.engine_marker import marked_engine
 from tidelog_broker.storage.directory.epoch_dir import make_epoch_dir, remove_epoch_dir
-from tidelog_broker.storage.commit_log.shared_engine import shared_engine
 from tidelog_broker.storage.engine.reading import Indexes
 from tidelog_broker.storage.engine.store import SEGMENT, SHARED, Engine, EngineFactory, EpochStart, EpochStore, Volume
 from tidelog_broker.storage.epoch.record_indexes import IndexedLog, RecordIndexes

@@ -108,6 +108,8 @@ class SharedWorld:
         """Sync one store, and with it all others."""
         counts = {one: len(self.models[one].written) for one in self.stores}
         group = self.stores[number].sync_group
+        if group is not None:
+            group.sync()
         self.stores[number].sync()
         for one, count in counts.items():
             model = self.models[one]
