@@ -81,7 +81,19 @@ ROOMS = {
         *("bodies", "callers", "context", "coalescing", "feed", "protocol", "records", "history", "worker_channel"),
         *("metrics", "auth", "http1", "requests", "budget", "problems", "browser_headers", "settings"),
     ),
-    STORAGE: ("offline", "partition", "node", "engines", "memory", "commit_log", "epoch", "segment", "directory", "engine", "io"),
+    STORAGE: (
+        "offline",
+        "partition",
+        "node",
+        "engines",
+        "memory",
+        "commit_log",
+        "epoch",
+        "segment",
+        "directory",
+        "engine",
+        "io",
+    ),
     CORE: ("membership", "groups", "placement", "replication", "security", "*"),
 }
 """From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0066 and 0163."""

@@ -37,6 +37,8 @@ Stored = int | bool | str
 
 
 DEFAULT_ENGINE: Final = "segment"
+SHARED_FILES_ENGINE: Final = "segment-shared"
+"""The engine that descriptors of epochs have if the engine is the default and `file_model` is "shared"."""
 OTHER_NAME_PATTERN: Final = "[a-z][a-z0-9_.-]{0,63}"
 """Regular expression of a value that is a name, such as that of an engine; at most 64 characters."""
 _NAME: Final = re.compile(OTHER_NAME_PATTERN)
@@ -269,6 +271,15 @@ TOPIC_SETTINGS: Final = {
             others="the name of an installed engine",
             default=DEFAULT_ENGINE,
             feature="topic.engine",
+            since="0.3.0",
+        ),
+        TopicSetting(
+            name="file_model",
+            help="Files of the next epoch of each partition: its own, or the newest records in a log that all share.",
+            kind=str,
+            choices={"per-partition": pb.PER_PARTITION, "shared": pb.SHARED},
+            default=pb.PER_PARTITION,
+            feature="topic.file_model",
             since="0.3.0",
         ),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from tidelog_broker.storage.engine.store import SEGMENT, Capabilities
+from tidelog_broker.storage.engine.store import SEGMENT, SHARED, Capabilities
 from tidelog_broker.storage.io.errors import EngineMissingError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -76,8 +76,19 @@ class TopicEngines:
         Raises:
             ProtocolError: INVALID_REQUEST with the setting, what the engine cannot do, and the engines that can.
         """
+        if config.engine == SHARED:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"engine {SHARED} cannot be chosen by its name; set file_model to shared, with engine {SEGMENT}",
+            )
         if config.engine in {"", SEGMENT}:
             return
+        if config.file_model == pb.SHARED:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"file_model=shared is a choice of engine {SEGMENT}, not of {config.engine}; set file_model to "
+                f"per-partition, or engine to {SEGMENT}",
+            )
         try:
             can = self._capabilities(config.engine)
         except EngineMissingError:

@@ -47,9 +47,11 @@ def test_engine_that_can_apply_the_settings_is_accepted(engine: str) -> None:
         ),
         (config("lone"), ("replication_factor above 1", "set replication_factor to 1", "segment, memory")),
         (config("lone", replication_factor=1, cleanup=pb.COMPACT), ("cleanup=compact", "set cleanup to delete")),
+        (config("segment-shared"), ("cannot be chosen by its name", "set file_model to shared, with engine segment")),
+        (config("memory", file_model=pb.SHARED), ("file_model=shared", "set file_model to per-partition", "segment")),
         (config("rocks"), ("'rocks' is not installed", "segment, memory, lone, broken", "on every node")),
     ],
-    ids=["synced", "synced in time", "replicated", "compacted", "not installed"],
+    ids=["synced", "synced in time", "replicated", "compacted", "by name", "shared files", "not installed"],
 )
 def test_engine_that_cannot_apply_the_settings_is_refused(asked: pb.TopicConfig, parts: tuple[str, ...]) -> None:
     with pytest.raises(ProtocolError) as refused:
@@ -57,6 +59,14 @@ def test_engine_that_cannot_apply_the_settings_is_refused(asked: pb.TopicConfig,
     assert refused.value.code == pb.INVALID_REQUEST
     for part in parts:
         assert part in refused.value.message
+
+
+def test_file_model_is_a_choice_of_the_segment_engine() -> None:
+    for engine in ("", "segment"):
+        shared = config(engine, file_model=pb.SHARED, flush=pb.ALWAYS, cleanup=pb.COMPACT)
+        ENGINES.check(shared)
+        ENGINES.check_change(config(engine), shared)
+        ENGINES.check_change(shared, config(engine))
 
 
 def test_topic_with_records_elsewhere_is_not_moved_into_an_engine_that_loses_its_records() -> None:

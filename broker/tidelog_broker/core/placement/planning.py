@@ -33,7 +33,7 @@ from tidelog_broker.core.replication.paxos import seal_quorum
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.topic_settings import DEFAULT_ENGINE
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, SHARED_FILES_ENGINE
 
 
 class ReplicationSettings(NamedTuple):
@@ -52,12 +52,10 @@ class ReplicationSettings(NamedTuple):
 
 def replication_settings(config: pb.TopicConfig) -> ReplicationSettings:
     """Return the replication settings in a topic's configuration."""
-    return ReplicationSettings(
-        max(config.replication_factor, 1),
-        config.ack_quorum,
-        config.flush or pb.ALWAYS,
-        "" if config.engine == DEFAULT_ENGINE else config.engine,
-    )
+    engine = "" if config.engine == DEFAULT_ENGINE else config.engine
+    if not engine and config.file_model == pb.SHARED:
+        engine = SHARED_FILES_ENGINE
+    return ReplicationSettings(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS, engine)
 
 
 def current_replication_settings(active: pb.EpochDescriptor) -> ReplicationSettings:
