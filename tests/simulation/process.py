@@ -44,6 +44,9 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.replication.takeover_log import TakeoverLog
+from tidelog_broker.storage.commit_log.commit_log import Sizes
+from tidelog_broker.storage.commit_log.shared_engine import SharedEngine
+from tidelog_broker.storage.engine.store import SHARED
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -62,6 +65,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HOME = Path("/partitions")
+COMMIT_LOG = Path("/commit-log")
+COMMIT_LOG_SIZES = Sizes(file_bytes=2048, chunk_bytes=1024, log_bytes_min=6144, tail_bytes_max=1024)
+"""Small, so that tails are written to segments and copied, and files are deleted, in a short run."""
 MAPPED = 0.5
 """How many processes map the files that they read, or write."""
 COMPARE_US = 1_000_000
@@ -131,6 +137,7 @@ class Process:
             maps_reads=mapped.random() < MAPPED,
             maps_writes=mapped.random() < MAPPED,
         )
+        self.disk.engines[SHARED] = SharedEngine(self.disk, COMMIT_LOG, COMMIT_LOG_SIZES)
         self.io = self._workers(2, self.write_us)
         self.journals = self._workers(2, self.write_us)
         self.readers = self._workers(2, self.read_us)
