@@ -24,6 +24,7 @@ from tests.simulation import mutations_producers as producers
 from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_scrub as scrub
+from tests.simulation import mutations_shared_files as shared
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
 from tests.simulation.scenario import (
@@ -37,6 +38,7 @@ from tests.simulation.scenario import (
     RESTARTED_OWNER,
     RETENTION,
     SCRUBBED,
+    SHARED_FILES,
     SHARED_IDS,
     UNSAFE,
     WISHES,
@@ -61,7 +63,20 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = (driver, shell, disk, recovery, retention, index, compaction, scrub, content, producers, memory)
+        shells = (
+            driver,
+            shell,
+            disk,
+            recovery,
+            retention,
+            index,
+            compaction,
+            scrub,
+            content,
+            producers,
+            memory,
+            shared,
+        )
         return self.replacements.__module__ not in {one.__name__ for one in shells}
 
 
@@ -271,11 +286,31 @@ MEMORY = [
 ]
 """Of losses of records in memory."""
 
+FILES = [
+    Mutant("appends to a shared log acknowledged unsynced", shared.not_synced, mixture=SHARED_FILES),
+    Mutant("a sync that began before the append", shared.running_sync_is_enough, mixture=SHARED_FILES),
+    Mutant("a shared log not written again at a start", shared.not_rewritten, mixture=SHARED_FILES),
+    Mutant("torn ends of tails not recorded", shared.torn_ends_not_recorded, mixture=SHARED_FILES),
+    Mutant("a cut of a tail not recorded", shared.cut_not_recorded, mixture=SHARED_FILES),
+    Mutant("marks of a shared log not heeded", shared.marks_not_heeded, mixture=SHARED_FILES),
+    Mutant("a bad record that ends all tails", shared.bad_record_ends_all_tails, mixture=SHARED_FILES),
+    Mutant("a copy of a tail without its end", shared.copies_without_an_end, mixture=SHARED_FILES),
+    Mutant("a file deleted before copies are synced", shared.deleted_before_copies_are_synced, mixture=SHARED_FILES),
+    Mutant("a file deleted with living tails", shared.deleted_with_living_tails, mixture=SHARED_FILES),
+    Mutant(
+        "a tail emptied before segments are synced", shared.emptied_before_segments_are_synced, mixture=SHARED_FILES
+    ),
+    Mutant("a store forgotten before it is moved", shared.forgotten_before_it_is_moved, mixture=SHARED_FILES),
+    Mutant("segments below a cut tail left", shared.segments_not_cut, mixture=SHARED_FILES),
+    Mutant("an epoch moved without its tail", shared.moved_without_the_tail, mixture=SHARED_FILES),
+]
+"""Of the commit log that partitions share."""
+
 MUTANTS = {
     mutant.name: mutant
     for part in (
         *(LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES, KEYS),
-        *(SHARED, MEMORY),
+        *(SHARED, MEMORY, FILES),
     )
     for mutant in part
 }

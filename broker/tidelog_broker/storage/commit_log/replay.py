@@ -140,11 +140,19 @@ class Replay:
                     tail.diverge(end)
 
     def _tail(self, store: int, start: EpochStart, position: int, *, is_empty: bool = False) -> Tail:
-        """Return the tail of a store, a new one if it is unknown: broken if it `is_empty` only for lack of records."""
+        """Return the tail of a store.
+
+        A store of which nothing but a mark or the beginning of a copy is known begins with the next record that says
+        where: the records before are in files that are deleted, because the store does not need them.
+
+        Args:
+            is_empty: whether the record does not say where the tail begins.
+        """
         tail = self.tails.get(store)
-        if tail is None:
+        if tail is None or (tail.is_unknown and not is_empty):
+            marked_offset = tail.marked_offset if tail is not None else 0
             tail = self.tails[store] = Tail(store, start, position)
-            tail.is_broken = is_empty
+            tail.is_broken, tail.marked_offset = is_empty, marked_offset
         return tail
 
     def _batch(self, found: FoundRecord, batch: memoryview, position: int) -> bool:
@@ -155,13 +163,12 @@ class Replay:
             return self._bad(found)
         if header.length != found.length or crc32c(batch[HEADER_BYTES:]) != header.body_crc:
             return self._bad(found)
-        if tail is None:
+        if found.kind == Kind.BATCH and (tail is None or tail.is_unknown):
             if found.store in self.forgotten:
                 return True
-            # Records before this one were in files that are deleted, because the store does not need them.
             start = EpochStart(bytes(16), 0, header.epoch, header.base_offset, UNKNOWN_DIGEST)
             tail = self._tail(found.store, start, position)
-        extended = tail.copy if found.kind == Kind.COPIED else tail
+        extended = tail.copy if found.kind == Kind.COPIED and tail is not None else tail
         if extended is not None and not extended.is_broken:
             _extend(extended, header, batch, position)
         return True

@@ -135,6 +135,11 @@ class Tail:
         """The position of the oldest record that recovery needs of this store."""
         return self.entries.positions[0] if len(self.entries) else self.position
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether recovery has found no record that says where the tail begins."""
+        return self.end.digest == UNKNOWN_DIGEST and not len(self.entries)
+
     def restart(self, base: Boundary, position: int) -> None:
         """Empty the tail, which begins at `base` from now on."""
         self.entries = TailEntries(base)

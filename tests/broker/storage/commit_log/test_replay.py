@@ -161,6 +161,20 @@ def test_forgotten_store_is_unknown_also_to_later_marks() -> None:
     assert (replay.tails, replay.forgotten, replay.synced) == ({}, {1}, synced)
 
 
+def test_store_of_which_only_a_mark_is_left_begins_with_its_next_record() -> None:
+    """Its older records were in files that are deleted; a batch or a cut says where the tail is."""
+    batches = chain(5)
+    for is_cut in (False, True):
+        file = File(6400)
+        file.add_mark(6400, {1: 4})
+        if is_cut:
+            file.add_state(1, 2, digest_of(batches[1]), kind=Kind.CUT)
+        file.add_batch(1, batches[2 if is_cut else 4])
+        tail = file.tail()
+        assert (tail.entries.base.offset, tail.end.offset) == ((2, 3) if is_cut else (4, 5))
+        assert (tail.is_damaged, tail.is_broken) == (False, False)
+
+
 def test_store_of_which_a_mark_knows_more_than_the_log_is_damaged() -> None:
     """A mark for a store without records says that its records are lost."""
     file = File(6400)

@@ -1,0 +1,200 @@
+"""Mutations of the commit log that partitions share. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tidelog_broker.replication.grouped_syncs import Done, GroupedSyncs
+from tidelog_broker.storage.commit_log import log_recovery, shared_store
+from tidelog_broker.storage.commit_log.commit_log import CommitLog
+from tidelog_broker.storage.commit_log.log_recovery import _Found
+from tidelog_broker.storage.commit_log.records import Boundary, FoundRecord
+from tidelog_broker.storage.commit_log.replay import FileReplay, Replay
+from tidelog_broker.storage.commit_log.shared_store import SharedStore
+from tidelog_broker.storage.commit_log.tail import Tail
+from tidelog_broker.storage.commit_log.tidying import Tidying
+from tidelog_broker.storage.engine.store import SyncGroup, padded
+from tidelog_broker.storage.io.errors import DiskFullError
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_proto.batch.header import Buffer
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def not_synced() -> Replacements:
+    """Appends to the log are acknowledged without a sync."""
+
+    def request(self: GroupedSyncs, group: SyncGroup, done: Done) -> None:
+        del group
+        self._offload.start(0, lambda: None, lambda _, error: done(error))
+
+    return [(GroupedSyncs, "request", request)]
+
+
+def running_sync_is_enough() -> Replacements:
+    """An append counts as durable when a sync ends that began before the append."""
+    original = GroupedSyncs.request
+
+    def request(self: GroupedSyncs, group: SyncGroup, done: Done) -> None:
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            original(self, group, done)
+        else:
+            self._offload.start(0, lambda: None, lambda _, error: done(error))
+
+    return [(GroupedSyncs, "request", request)]
+
+
+def not_rewritten() -> Replacements:
+    """A start relies on what it reads after the last mark, without writing it again."""
+
+    def mend(fs: FileSystem, one: _Found, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
+        del fs, synced, nonce
+        return one.base + max(result.end, size_bytes)
+
+    return [(log_recovery, "_mend", mend)]
+
+
+def torn_ends_not_recorded() -> Replacements:
+    """A start that cuts tails at torn writes does not record where they end."""
+    original = Replay.finish
+
+    def finish(self: Replay) -> list[Tail]:
+        original(self)
+        return []
+
+    return [(Replay, "finish", finish)]
+
+
+def cut_not_recorded() -> Replacements:
+    """A truncation is done in memory only."""
+
+    def cut(self: CommitLog, tail: Tail, end: Boundary) -> None:
+        with self.lock:
+            tail.cut(end, self.position)
+
+    return [(CommitLog, "cut", cut)]
+
+
+def marks_not_heeded() -> Replacements:
+    """A start takes damage of synced records for a torn write."""
+
+    def mark(self: Replay, payload: Buffer) -> None:
+        del self, payload
+
+    return [(Replay, "_mark", mark)]
+
+
+def bad_record_ends_all_tails() -> Replacements:
+    """A bad batch ends the tails of all stores."""
+    original = Replay._bad
+
+    def bad(self: Replay, found: FoundRecord) -> bool:
+        for tail in self.tails.values():
+            tail.is_broken = True
+        return original(self, found)
+
+    return [(Replay, "_bad", bad)]
+
+
+def copies_without_an_end() -> Replacements:
+    """A start uses a copy as far as it goes, although its end is missing."""
+    original = Replay.finish
+
+    def finish(self: Replay) -> list[Tail]:
+        for tail in self.tails.values():
+            if tail.copy is not None:
+                tail.replace(tail.copy.entries, tail.copy.end, tail.copy.position)
+        return original(self)
+
+    return [(Replay, "finish", finish)]
+
+
+def deleted_before_copies_are_synced() -> Replacements:
+    """A file is deleted when its tails are copied, before the copies are durable."""
+
+    def delete_unused(self: Tidying) -> None:
+        held = self._log
+        oldest = min((tail.oldest_position for tail in held.tails.values()), default=held.position)
+        while len(files := held.files.all) > 1 and files[1].base <= oldest:
+            held.delete_oldest()
+
+    return [(Tidying, "_delete_unused", delete_unused)]
+
+
+def deleted_with_living_tails() -> Replacements:
+    """The oldest file is deleted although a tail that was not copied has records in it."""
+
+    def copy(self: Tidying, tail: Tail, below: int) -> bool:
+        del self, below
+        tail.position = max(tail.position, 1 << 62)
+        return True
+
+    return [
+        (Tidying, "_copy", copy),
+        (Tail, "oldest_position", property(lambda self: self.position)),
+    ]
+
+
+def emptied_before_segments_are_synced() -> Replacements:
+    """A tail is emptied when its records are written to segments, which are not synced."""
+
+    def write_out(self: SharedStore, *, is_partial: bool = False) -> None:
+        del is_partial
+        contents, tail = self._contents, self._contents.tail
+        if not len(tail.entries):
+            return
+        checked = self._read_tail()
+        segments = contents.segments or self._begin_segments(tail.entries.base)
+        segments.ensure_space(sum(padded(len(batch)) for batch in checked.batches))
+        segments.append(checked.batches)
+        contents.segments = segments
+        tail.restart(checked.end, tail.position)
+        with suppress(DiskFullError):
+            self._log.state(tail)
+        self._log.sync()
+
+    return [(SharedStore, "_write_out", write_out)]
+
+
+def forgotten_before_it_is_moved() -> Replacements:
+    """The log forgets a store whose epoch ends before the segments have its newest records."""
+    original = SharedStore.seal
+
+    def seal(self: SharedStore) -> None:
+        if not self._contents.is_plain:
+            self._log.forget(self._contents.tail.store)
+        original(self)
+
+    return [(SharedStore, "seal", seal)]
+
+
+def segments_not_cut() -> Replacements:
+    """A truncation below the tail cuts the log only."""
+
+    def truncate(self: SharedStore, end_offset: int) -> None:
+        segments = self._contents.segments
+        if segments is None or self._contents.is_plain or end_offset >= segments.end_offset:
+            original(self, end_offset)
+            return
+        digest = self.reader.digest_at(end_offset)
+        assert digest is not None
+        self._cut(Boundary(end_offset, digest))
+        self._end_repair()
+
+    original = SharedStore.truncate
+    return [(SharedStore, "truncate", truncate)]
+
+
+def moved_without_the_tail() -> Replacements:
+    """The directory of an epoch that ends becomes one of the segment engine without the records in the log."""
+    original = SharedStore._move_to_segments
+
+    def move(self: SharedStore) -> None:
+        if self._contents.segments is None:
+            original(self)
+        else:
+            self._mark_moved()
+
+    return [(shared_store.SharedStore, "_move_to_segments", move)]
