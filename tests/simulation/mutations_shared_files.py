@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from tidelog_broker.replication.grouped_syncs import Done, GroupedSyncs
 from tidelog_broker.storage.commit_log import log_recovery, shared_store
 from tidelog_broker.storage.commit_log.commit_log import CommitLog
-from tidelog_broker.storage.commit_log.log_recovery import _Found
 from tidelog_broker.storage.commit_log.records import Boundary, FoundRecord
 from tidelog_broker.storage.commit_log.replay import FileReplay, Replay
 from tidelog_broker.storage.commit_log.shared_store import SharedStore
@@ -49,7 +49,7 @@ def running_sync_is_enough() -> Replacements:
 def not_rewritten() -> Replacements:
     """A start relies on what it reads after the last mark, without writing it again."""
 
-    def mend(fs: FileSystem, one: _Found, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
+    def mend(fs: FileSystem, one: Any, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
         del fs, synced, nonce
         return one.base + max(result.end, size_bytes)
 
@@ -88,14 +88,14 @@ def marks_not_heeded() -> Replacements:
 
 def bad_record_ends_all_tails() -> Replacements:
     """A bad batch ends the tails of all stores."""
-    original = Replay._bad
+    original = Replay.bad_batch
 
     def bad(self: Replay, found: FoundRecord) -> bool:
         for tail in self.tails.values():
             tail.is_broken = True
         return original(self, found)
 
-    return [(Replay, "_bad", bad)]
+    return [(Replay, "bad_batch", bad)]
 
 
 def copies_without_an_end() -> Replacements:
@@ -189,7 +189,7 @@ def segments_not_cut() -> Replacements:
 
 def moved_without_the_tail() -> Replacements:
     """The directory of an epoch that ends becomes one of the segment engine without the records in the log."""
-    original = SharedStore._move_to_segments
+    original = SharedStore.move_to_segments
 
     def move(self: SharedStore) -> None:
         if self._contents.segments is None:
@@ -197,4 +197,4 @@ def moved_without_the_tail() -> Replacements:
         else:
             self._mark_moved()
 
-    return [(shared_store.SharedStore, "_move_to_segments", move)]
+    return [(shared_store.SharedStore, "move_to_segments", move)]

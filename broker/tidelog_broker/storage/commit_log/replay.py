@@ -160,9 +160,9 @@ class Replay:
         try:
             header = unpack_header(batch)
         except ProtocolError:
-            return self._bad(found)
+            return self.bad_batch(found)
         if header.length != found.length or crc32c(batch[HEADER_BYTES:]) != header.body_crc:
-            return self._bad(found)
+            return self.bad_batch(found)
         if found.kind == Kind.BATCH and (tail is None or tail.is_unknown):
             if found.store in self.forgotten:
                 return True
@@ -173,7 +173,8 @@ class Replay:
             _extend(extended, header, batch, position)
         return True
 
-    def _bad(self, found: FoundRecord) -> bool:
+    def bad_batch(self, found: FoundRecord) -> bool:
+        """End the tail, or the copy, that a damaged batch belongs to, and only this one; return False."""
         tail = self.tails.get(found.store)
         if found.kind == Kind.COPIED:
             if tail is not None:

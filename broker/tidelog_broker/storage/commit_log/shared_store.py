@@ -248,7 +248,7 @@ class SharedStore(EpochStore):
             return
         self._check_writable()
         self._log.sync()
-        self._move_to_segments()
+        self.move_to_segments()
         self._segments.seal()
 
     def sealed_at_open(self) -> None:
@@ -478,7 +478,7 @@ class SharedStore(EpochStore):
             raise self._fail("creating a segment", error) from error
         return EpochLog.open(self._disk, self.directory, segment_bytes=self.segment_bytes, is_new=True)
 
-    def _move_to_segments(self) -> None:
+    def move_to_segments(self) -> None:
         """Write the tail to the segments and make the directory one of the segment engine.
 
         Raises:

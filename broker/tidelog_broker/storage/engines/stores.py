@@ -39,9 +39,13 @@ BUILT_IN: Final[Mapping[str, EngineFactory]] = {
 }
 
 
-def new_volume(fs: FileSystem) -> Volume:
-    """Return the resources of a node without background threads."""
-    return Disk(fs=fs)
+def new_volume(fs: FileSystem, *, commit_log_dir: Path | None = None) -> Volume:
+    """Return the resources of a node without background threads.
+
+    Args:
+        commit_log_dir: the directory of the commit log; None: epochs of the shared file model cannot be opened.
+    """
+    return Disk(fs=fs, commit_log_dir=commit_log_dir)
 
 
 def record_indexes(held: IndexedLog) -> Indexes:

@@ -73,7 +73,8 @@ _FENCES: Final = "fences"
 _INCARNATIONS: Final = "lives"
 _STATE: Final = "state"
 _PARTITIONS: Final = "partitions"
-_COMMIT_LOG: Final = "commit-log"
+COMMIT_LOG: Final = "commit-log"
+"""The name of the commit log's directory."""
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
 """Names allowed in a directory without a node.json: those of an interrupted creation, or of the file system."""
 
@@ -126,7 +127,7 @@ class NodeDir:
     @property
     def commit_log(self) -> Path:
         """The directory of the commit log, which exists once a partition has used it."""
-        return self.path / _COMMIT_LOG
+        return self.path / COMMIT_LOG
 
     @property
     def meta_journal(self) -> Path:
