@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
-from tidelog_broker.replication.grouped_syncs import Done, GroupedSyncs
-from tidelog_broker.storage.commit_log import log_recovery, shared_store
+from tidelog_broker.storage.commit_log import log_recovery, records, replay, shared_store, tidying
 from tidelog_broker.storage.commit_log.commit_log import CommitLog
+from tidelog_broker.storage.commit_log.log_files import LogFiles
 from tidelog_broker.storage.commit_log.records import Boundary, FoundRecord
 from tidelog_broker.storage.commit_log.replay import FileReplay, Replay
 from tidelog_broker.storage.commit_log.shared_store import SharedStore
 from tidelog_broker.storage.commit_log.tail import Tail
+from tidelog_broker.storage.commit_log.tail_batches import CheckedBatches, read_entries
 from tidelog_broker.storage.commit_log.tidying import Tidying
-from tidelog_broker.storage.engine.store import SyncGroup, padded
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.segment.active_segment import batch_fields
 from tidelog_proto.batch.header import Buffer
 
 Replacements = Sequence[tuple[object, str, object]]
 
 
 def not_synced() -> Replacements:
-    """Appends to the log are acknowledged without a sync."""
+    """A sync of the log writes nothing to the disk."""
 
-    def request(self: GroupedSyncs, group: SyncGroup, done: Done) -> None:
-        del group
-        self._offload.start(0, lambda: None, lambda _, error: done(error))
+    def sync(self: CommitLog) -> None:
+        with self.lock:
+            self.synced_position = self.position
+            self._covered.update(self._touched)
+            self._touched = {}
 
-    return [(GroupedSyncs, "request", request)]
+    return [(CommitLog, "_sync", sync)]
 
 
-def running_sync_is_enough() -> Replacements:
-    """An append counts as durable when a sync ends that began before the append."""
-    original = GroupedSyncs.request
+def marks_before_the_sync() -> Replacements:
+    """A mark names records that no sync has covered."""
+    original = CommitLog._add_mark
 
-    def request(self: GroupedSyncs, group: SyncGroup, done: Done) -> None:
-        waiting = self._waiting.get(group)
-        if waiting is None:
-            original(self, group, done)
-        else:
-            self._offload.start(0, lambda: None, lambda _, error: done(error))
+    def add_mark(self: CommitLog, buffers: list[Buffer]) -> int:
+        self._covered.update(self._touched)
+        self._touched = {}
+        return original(self, buffers)
 
-    return [(GroupedSyncs, "request", request)]
+    return [(CommitLog, "_add_mark", add_mark)]
 
 
 def not_rewritten() -> Replacements:
@@ -51,7 +54,8 @@ def not_rewritten() -> Replacements:
 
     def mend(fs: FileSystem, one: Any, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
         del fs, synced, nonce
-        return one.base + max(result.end, size_bytes)
+        base: int = one.base
+        return base + max(result.end, size_bytes)
 
     return [(log_recovery, "_mend", mend)]
 
@@ -198,3 +202,53 @@ def moved_without_the_tail() -> Replacements:
             self._mark_moved()
 
     return [(shared_store.SharedStore, "move_to_segments", move)]
+
+
+def divergence_not_seen() -> Replacements:
+    """A tail that another record contradicts is not taken for damaged."""
+
+    def diverge(self: Tail, offset: int) -> None:
+        del offset
+        self.is_broken = True
+
+    return [(Tail, "diverge", diverge)]
+
+
+def log_ends_at_a_bad_record() -> Replacements:
+    """A start takes the first bad record of a file for its end."""
+    original = records.records_in
+
+    def records_in(data: Buffer, start: int, *, nonce: int, base: int) -> Iterator[FoundRecord]:
+        for found in original(data, start, nonce=nonce, base=base):
+            if found.kind == 0:
+                return
+            yield found
+
+    return [(replay, "records_in", records_in)]
+
+
+def unknown_tails_stay_broken() -> Replacements:
+    """Records of a store are ignored if the log begins with a mark that names the store."""
+    return [(Tail, "is_unknown", property(lambda self: False))]
+
+
+def copies_not_checked() -> Replacements:
+    """A tail is copied with whatever is read, and its store is not told."""
+
+    def read_unchecked(files: LogFiles, tail: Tail) -> CheckedBatches:
+        entries = tail.entries
+        batches = read_entries(files, entries, 0, len(entries))[:-1]
+        return CheckedBatches(batches, [batch_fields(one) for one in batches], tail.end, None)
+
+    return [(tidying, "read_checked", read_unchecked)]
+
+
+def snapshot_before_the_sync() -> Replacements:
+    """A snapshot names records that are not durable yet."""
+    original = Tidying._save_snapshot
+
+    def save(self: Tidying) -> None:
+        with patch.object(CommitLog, "sync", lambda self, position=None: None):
+            original(self)
+
+    return [(Tidying, "_save_snapshot", save)]

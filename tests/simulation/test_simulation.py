@@ -15,6 +15,7 @@ from tests.simulation.scenario import (
     KEYED_REQUESTS,
     RETENTION,
     SCRUBBED,
+    SHARED_FILES,
     SHARED_IDS,
     UNSAFE,
 )
@@ -29,6 +30,7 @@ DEDUPLICATED_SEEDS = 40
 KEYED_SEEDS = 30
 SHARED_SEEDS = 24
 MEMORY_SEEDS = 100
+SHARED_SEEDS = 200
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,15 @@ def test_every_invariant_holds_with_records_in_memory(first: int) -> None:
         assert not result.invariant, report(result)
         losses += result.losses
     assert losses >= 5, "where nothing is lost, the rules of losses are not checked"
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, SHARED_SEEDS, 20))]
+)
+def test_every_invariant_holds_with_shared_files(first: int) -> None:
+    for seed in range(first, first + 20):
+        result = run_seed(seed, mixture=SHARED_FILES)
+        assert not result.invariant, report(result)
 
 
 def test_a_seed_gives_the_same_events_twice() -> None:

@@ -82,14 +82,14 @@ class SharedEngine(Engine):
             return self._log
 
     def lay_out(self, directory: Path, start: EpochStart, *, segment_bytes: int) -> None:
-        """Record a new store in the log, durably, and write its id into the directory."""
+        """Write the id of a new store into the directory, then record the store in the log, durably."""
         del segment_bytes
         store = secrets.randbits(63)
+        write_identity(self._disk.fs, directory, StoreIdentity(store, start))
         tail = Tail(store, start)
         with tail.lock:
             self.log.state(tail)
         self.log.sync()
-        write_identity(self._disk.fs, directory, StoreIdentity(store, start))
 
     def open(
         self, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None, is_new: bool = False

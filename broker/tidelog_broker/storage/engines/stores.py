@@ -17,11 +17,12 @@ from typing import Final
 from tidelog_broker.storage.commit_log.shared_engine import shared_engine
 from tidelog_broker.storage.directory.engine_marker import marked_engine
 from tidelog_broker.storage.directory.epoch_dir import make_epoch_dir, remove_epoch_dir
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.engine.reading import Indexes
 from tidelog_broker.storage.engine.store import SEGMENT, SHARED, Engine, EngineFactory, EpochStart, EpochStore, Volume
 from tidelog_broker.storage.epoch.record_indexes import IndexedLog, RecordIndexes
 from tidelog_broker.storage.epoch.segment_engine import segment_engine
-from tidelog_broker.storage.io.errors import EngineMissingError
+from tidelog_broker.storage.io.errors import EngineMissingError, StorageError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.memory_engine import memory_engine
 from tidelog_broker.storage.memory.memory_store import MEMORY
@@ -115,16 +116,21 @@ def create_store(
         StorageFailedError: the disk failed; the directory may exist.
     """
     made_by = engine_named(volume, engine)
-    make_epoch_dir(
-        volume.fs,
-        directory,
-        lambda unnamed: made_by.lay_out(unnamed, start, segment_bytes=segment_bytes),
-        epoch=start.epoch,
-        engine=engine,
-        is_newest=is_newest,
-        is_lacking=is_lacking,
-        before_named=before_named,
-    )
+    try:
+        make_epoch_dir(
+            volume.fs,
+            directory,
+            lambda unnamed: made_by.lay_out(unnamed, start, segment_bytes=segment_bytes),
+            epoch=start.epoch,
+            engine=engine,
+            is_newest=is_newest,
+            is_lacking=is_lacking,
+            before_named=before_named,
+        )
+    except StorageError:
+        with suppress(StorageError, OSError):  # A start does that, too.
+            made_by.forget(directory.with_name(directory.name + NEW_SUFFIX))
+        raise
     store = made_by.open(directory, segment_bytes=segment_bytes, is_new=True)
     assert store is not None, "a new store is not lost"
     return store

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,7 +17,7 @@ from tidelog_broker.storage.directory.engine_marker import marked_engine
 from tidelog_broker.storage.engine.store import SEGMENT, SHARED
 from tidelog_broker.storage.engines.stores import open_store
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.io.errors import LimboError
+from tidelog_broker.storage.io.errors import DiskFullError, LimboError, StorageFailedError
 from tidelog_proto.limits import KIB, MIB
 
 SIZES = Sizes(file_bytes=256 * KIB, chunk_bytes=64 * KIB, log_bytes_min=MIB, tail_bytes_max=MIB)
@@ -158,3 +160,30 @@ def test_log_forgets_a_store_whose_directory_is_removed() -> None:
     again.check_recovered()
     assert len(again.log.tails) == 1
     assert isinstance(again.log, CommitLog)
+
+
+def test_store_that_cannot_be_created_leaves_nothing_in_the_log() -> None:
+    """If any step of a creation finds no space, the log does not keep a record of the store."""
+    refused = 0
+    for fail_at in range(40):
+        world = world_with(1)
+        steps = 0
+
+        def full(operation: str, path: Path) -> OSError | None:
+            nonlocal steps
+            steps += 1
+            del operation, path
+            return OSError(errno.ENOSPC, "full") if steps == fail_at else None  # noqa: B023
+
+        world.sim.fail = full
+        try:
+            world.create(2)
+        except (DiskFullError, StorageFailedError):
+            refused += 1
+            del world.models[2]
+            world.sim.fail = lambda operation, path: None
+            if not world.log.failure:
+                assert len(world.log.tails) == 2
+        last = world.after_crash(Random(fail_at), power=True)
+        last.check_recovered()
+    assert refused > 5
