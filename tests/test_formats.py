@@ -11,6 +11,9 @@ import pytest
 from crc32c import crc32c
 
 from tidelog_broker.core.incarnation import NONCE_BITS
+from tidelog_broker.storage.commit_log import records, store_identity
+from tidelog_broker.storage.commit_log import snapshot as tail_snapshots
+from tidelog_broker.storage.engine.store import EpochStart
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.node import journal, node_dir
 from tidelog_broker.storage.node.fences import FENCES
@@ -137,6 +140,32 @@ def test_an_index_of_keys_and_tags() -> None:
     assert data[hash_file.BLOCK_BYTES :] == entries.tobytes()
     entry = read("Index entry of keys and tags", data[-8:])
     assert list(entry.values()) == [(9 << 25) | 2]
+
+
+def test_a_commit_log(tmp_path: Path) -> None:
+    header = read("Commit log file header", records.pack_file_header(records.FileHeader(nonce=1, base=2, synced=3)))
+    assert header == {"nonce": 1, "base": 2, "synced position": 3}
+    assert length_of("Commit log file header") == records.FILE_HEADER_BYTES
+    state = records.pack_state(EpochStart(bytes(16), 4, 5, 6, 7))
+    data = records.pack_record(records.Kind.STATE, 8, state, nonce=1, position=640)
+    fields = read("Commit log record header", data)
+    assert length_of("Commit log record header") == records.RECORD_HEADER_BYTES
+    assert fields.pop("checksum") == crc32c(state, crc32c(data[:28], crc32c((640).to_bytes(8, "little"))))
+    assert fields == {"kind": 4, "nonce of the log": 1, "store": 8, "length of the payload": len(state)}
+    names = re.findall(r"^\| (\d) \| ([a-z ]+?) \| ", section("Commit log record header"), re.MULTILINE)
+    kinds = {
+        int(kind): kind.name.lower().replace("_begin", " begins").replace("_end", " ends") for kind in records.Kind
+    }
+    assert {int(number): name for number, name in names} == kinds
+    tails = tail_snapshots.pack_snapshot(1, 640, 3, b"tails")
+    snapshot = read("Snapshot of tails", tails)
+    assert snapshot.pop("checksum of the tails") == crc32c(b"tails")
+    assert list(snapshot.values()) == [1, 640, 3, 5]
+    assert length_of("Snapshot of tails") == tail_snapshots.SNAPSHOT_HEADER_BYTES
+    start = EpochStart(bytes(15) + b"\x02", 4, 5, 6, 7)
+    store_identity.write_identity(RealFileSystem(), tmp_path, store_identity.StoreIdentity(9, start))
+    identity = read("Identity of a shared store", (tmp_path / store_identity.FILE_NAME).read_bytes())
+    assert list(identity.values()) == [9, 2 << 120, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("magic", [CHAINS.magic, FENCES.magic])

@@ -88,6 +88,7 @@ ROOMS = {
         "engines",
         "memory",
         "rocksdb",
+        "commit_log",
         "epoch",
         "segment",
         "directory",
@@ -204,6 +205,7 @@ def test_no_import_climbs_from_room_to_room(package: str) -> None:
 
 ENGINES = {
     "segment": (f"{STORAGE}.epoch", f"{STORAGE}.segment"),
+    "segment-shared": (f"{STORAGE}.commit_log",),
     "memory": (f"{STORAGE}.memory",),
     "rocksdb": (f"{STORAGE}.rocksdb",),
 }

@@ -61,6 +61,7 @@ from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
 from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.grouped_syncs import GroupedSyncs
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import Replication, clock_ms
@@ -184,6 +185,7 @@ class Broker:
         disk = self.threads.disk(fs, HashMemory(self.settings.indexes_bytes))
         # With TLS this process reads the data in order to encrypt it, and an I/O error of a mapping would kill it.
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate() and not self.tls.is_on
+        disk.commit_log_dir = self.dir.commit_log
         disk.memory_bytes = self.settings.memory_engine_bytes
         disk.engines_dir = self.dir.engines
         disk.rocksdb_preset = self.settings.rocksdb_preset
@@ -207,6 +209,7 @@ class Broker:
             io=self.threads.io,
             readers=self.threads.readers,
             ahead=self.threads.ahead,
+            syncs=GroupedSyncs(self.threads.shared_syncs),
             fs=fs,
             chains=chains,
             neighbours=self.cluster,

@@ -16,6 +16,7 @@ from tidelog_proto.batch.record_schema import columns_at
 
 Flush = Literal["always", "interval", "never", "async"]
 Cleanup = Literal["delete", "compact", "compact,delete"]
+FileModel = Literal["per-partition", "shared"]
 Acks = Literal["quorum", "1", "all"]
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]
 
@@ -101,6 +102,19 @@ class NextDeletion:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredEpochs:
+    """Consecutive epochs that are stored in the same way.
+
+    Attributes:
+        engine: "segment", "segment-shared" for the file model "shared", or the name of another engine.
+    """
+
+    first: int
+    last: int
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """One partition of a topic. Sizes are in bytes; offsets and sizes are 0 if only routing was requested.
 
@@ -111,6 +125,7 @@ class Partition:
             no records or the time is unknown.
         next_deletion: the next deletion by retention; None if nothing will be deleted.
         unindexed_bytes: size of the part of the log that is not in the topic's indexes, so that lookups scan it.
+        stored: how the epochs of the log are stored on the owner.
     """
 
     partition: int
@@ -126,6 +141,7 @@ class Partition:
     newest_append_us: int = 0
     next_deletion: NextDeletion | None = None
     unindexed_bytes: int = 0
+    stored: tuple[StoredEpochs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +177,7 @@ class Topic:
     deduplicate_records: int = 0
     count: int = 0
     """Number of partitions if the topic is listed without them; see `partition_count`."""
+    file_model: FileModel = "per-partition"
 
     @property
     def partition_count(self) -> int:
@@ -200,6 +217,8 @@ class TopicSettings(TypedDict, total=False):
             dropped.
         engine: storage of the next epoch of each partition: "segment" for files, "memory", or the name of an engine
             that is installed on the nodes.
+        file_model: files of the next epoch of each partition, for engine "segment". "per-partition": each partition has
+            its own; "shared": the newest records of many small partitions are in one log of each node.
     """
 
     flush: Flush | None
@@ -218,6 +237,7 @@ class TopicSettings(TypedDict, total=False):
     deduplicate_s: int | None
     deduplicate_records: int | None
     engine: str | None
+    file_model: FileModel | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,12 @@ class Cleanup(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMPACT: _ClassVar[Cleanup]
     COMPACT_AND_DELETE: _ClassVar[Cleanup]
 
+class FileModel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FILE_MODEL_UNSPECIFIED: _ClassVar[FileModel]
+    PER_PARTITION: _ClassVar[FileModel]
+    SHARED: _ClassVar[FileModel]
+
 class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     QUORUM: _ClassVar[Acks]
@@ -167,6 +173,9 @@ CLEANUP_UNSPECIFIED: Cleanup
 DELETE: Cleanup
 COMPACT: Cleanup
 COMPACT_AND_DELETE: Cleanup
+FILE_MODEL_UNSPECIFIED: FileModel
+PER_PARTITION: FileModel
+SHARED: FileModel
 QUORUM: Acks
 ONE: Acks
 ALL: Acks
@@ -553,7 +562,7 @@ class TopicInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
-    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault", "oldest_append_us", "newest_append_us", "next_deletion", "unindexed_bytes")
+    __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault", "oldest_append_us", "newest_append_us", "next_deletion", "unindexed_bytes", "stored")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -570,6 +579,7 @@ class PartitionInfo(_message.Message):
     NEWEST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
     NEXT_DELETION_FIELD_NUMBER: _ClassVar[int]
     UNINDEXED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     owner: str
     epoch: int
@@ -586,7 +596,18 @@ class PartitionInfo(_message.Message):
     newest_append_us: int
     next_deletion: NextDeletion
     unindexed_bytes: int
-    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ..., oldest_append_us: _Optional[int] = ..., newest_append_us: _Optional[int] = ..., next_deletion: _Optional[_Union[NextDeletion, _Mapping]] = ..., unindexed_bytes: _Optional[int] = ...) -> None: ...
+    stored: _containers.RepeatedCompositeFieldContainer[StoredEpochs]
+    def __init__(self, partition: _Optional[int] = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., placement: _Optional[_Iterable[str]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., state: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ..., oldest_append_us: _Optional[int] = ..., newest_append_us: _Optional[int] = ..., next_deletion: _Optional[_Union[NextDeletion, _Mapping]] = ..., unindexed_bytes: _Optional[int] = ..., stored: _Optional[_Iterable[_Union[StoredEpochs, _Mapping]]] = ...) -> None: ...
+
+class StoredEpochs(_message.Message):
+    __slots__ = ("first", "last", "engine")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    engine: str
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class NextDeletion(_message.Message):
     __slots__ = ("below", "size_bytes", "at_us", "bytes_more", "bounded")
@@ -623,7 +644,7 @@ class ReplicaInfo(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
-    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "deduplicate_s", "deduplicate_records")
+    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "deduplicate_s", "deduplicate_records", "file_model")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     FLUSH_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
@@ -642,6 +663,7 @@ class TopicConfig(_message.Message):
     HOLD_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATE_S_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    FILE_MODEL_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     flush: Flush
     flush_interval_ms: int
@@ -660,7 +682,8 @@ class TopicConfig(_message.Message):
     hold: bool
     deduplicate_s: int
     deduplicate_records: int
-    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ...) -> None: ...
+    file_model: FileModel
+    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ..., file_model: _Optional[_Union[FileModel, str]] = ...) -> None: ...
 
 class Publish(_message.Message):
     __slots__ = ("acks", "timeout_ms", "entries", "forwarded")
@@ -1301,7 +1324,7 @@ class TopicList(_message.Message):
     def __init__(self, internal: _Optional[bool] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., limit: _Optional[int] = ..., brief: _Optional[bool] = ...) -> None: ...
 
 class TopicAlter(_message.Message):
-    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "replication_factor", "deduplicate_s", "deduplicate_records", "engine")
+    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "replication_factor", "deduplicate_s", "deduplicate_records", "engine", "file_model")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -1320,6 +1343,7 @@ class TopicAlter(_message.Message):
     DEDUPLICATE_S_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATE_RECORDS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    FILE_MODEL_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     flush: Flush
@@ -1338,7 +1362,8 @@ class TopicAlter(_message.Message):
     deduplicate_s: int
     deduplicate_records: int
     engine: str
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., replication_factor: _Optional[int] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ..., engine: _Optional[str] = ...) -> None: ...
+    file_model: FileModel
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., replication_factor: _Optional[int] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ..., engine: _Optional[str] = ..., file_model: _Optional[_Union[FileModel, str]] = ...) -> None: ...
 
 class TopicDelete(_message.Message):
     __slots__ = ("name", "topic_id")

@@ -40,6 +40,8 @@ DEFAULT_ENGINE: Final = "segment"
 FLUSH_ASYNC: Final = "topic.async"
 MEMORY_ASYNC: Final = "memory-async"
 """The name, in epochs and directories, of the engine of topics with `engine` = memory and `flush` = async."""
+SHARED_FILES_ENGINE: Final = "segment-shared"
+"""The engine that descriptors of epochs have if the engine is the default and `file_model` is "shared"."""
 OTHER_NAME_PATTERN: Final = "[a-z][a-z0-9_.-]{0,63}"
 """Regular expression of a value that is a name, such as that of an engine; at most 64 characters."""
 _NAME: Final = re.compile(OTHER_NAME_PATTERN)
@@ -278,6 +280,15 @@ TOPIC_SETTINGS: Final = {
             default=DEFAULT_ENGINE,
             default_text="the node's `engine_default`",
             feature="topic.engine",
+            since="0.3.0",
+        ),
+        TopicSetting(
+            name="file_model",
+            help="Files of the next epoch of each partition: its own, or the newest records in a log that all share.",
+            kind=str,
+            choices={"per-partition": pb.PER_PARTITION, "shared": pb.SHARED},
+            default=pb.PER_PARTITION,
+            feature="topic.file_model",
             since="0.3.0",
         ),
     )

@@ -25,6 +25,7 @@ from tests.simulation.truth import Truth, ViolationError
 
 from tidelog_broker.core.replication import effects as fx
 from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.storage.commit_log.commit_log import CommitLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
@@ -424,4 +425,8 @@ def _files(copy: Copy) -> Iterator[tuple[Path, int]]:
     """Yield the files of a copy that counts, with how much of each."""
     for log in copy.log.epochs:
         for segment in log.segments if log.damage is None or log.is_repairing else ():
-            yield segment.path, segment.size_bytes
+            if copy.process.sim_disk.exists(segment.path):  # The newest records may be in the commit log alone.
+                yield segment.path, segment.size_bytes
+        if isinstance(log.sync_group, CommitLog) and log.damage is None:
+            for file in log.sync_group.files.all:
+                yield file.path, file.end - file.base

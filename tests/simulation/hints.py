@@ -18,6 +18,7 @@ SEEDS: Final = 80
 WALKS: Final = 300
 WHOLE_SEEDS: Final = 60
 GROUPS_SEEDS: Final = 400
+FILES_SEEDS: Final = 600
 _FILE: Final = Path(__file__).with_name("hints.json")
 
 
@@ -25,7 +26,7 @@ def hint(room: str, name: str) -> tuple[str, int] | None:
     """Return a kind of run ("seed", "walk") and a number; None without a hint.
 
     Args:
-        room: "core", "whole" or "groups".
+        room: "core", "whole", "groups" or "files".
         name: of the mutant.
     """
     way, _, number = json.loads(_FILE.read_text()).get(room, {}).get(name, "").partition(" ")
@@ -34,6 +35,7 @@ def hint(room: str, name: str) -> tuple[str, int] | None:
 
 def _found(job: tuple[str, str]) -> tuple[str, str, str]:
     from tests.simulation import kill  # noqa: PLC0415 - it imports this module
+    from tests.simulation.files import mutants as files  # noqa: PLC0415
     from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import kill as whole  # noqa: PLC0415
 
@@ -42,6 +44,7 @@ def _found(job: tuple[str, str]) -> tuple[str, str, str]:
         "core": partial(kill.notice, name, seeds=SEEDS, walks=WALKS),
         "whole": partial(whole.notice, name, WHOLE_SEEDS),
         "groups": partial(groups.notice, name, GROUPS_SEEDS),
+        "files": partial(files.notice, name, FILES_SEEDS),
     }
     return room, name, looks[room]().partition(":")[0]
 
@@ -49,12 +52,14 @@ def _found(job: tuple[str, str]) -> tuple[str, str, str]:
 def main() -> int:
     """Find where each mutant is detected, and write it down; the exit code is 1 if one never was."""
     from tests.simulation import mutants  # noqa: PLC0415
+    from tests.simulation.files import mutants as files  # noqa: PLC0415
     from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import mutants as whole  # noqa: PLC0415
     from tests.simulation.whole.run import with_ordered_sets  # noqa: PLC0415
 
     with_ordered_sets(__spec__.name)
     rooms = {"core": list(mutants.MUTANTS), "whole": list(whole.MUTANTS), "groups": list(groups.MUTANTS)}
+    rooms["files"] = list(files.MUTANTS)
     jobs = [(room, name) for room, names in rooms.items() for name in names]
     found: dict[str, dict[str, str]] = {room: {} for room in rooms}
     with get_context("fork").Pool(os.cpu_count() or 1) as pool:

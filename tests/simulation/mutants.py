@@ -24,6 +24,7 @@ from tests.simulation import mutations_producers as producers
 from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_scrub as scrub
+from tests.simulation import mutations_shared_files as shared
 from tests.simulation import mutations_shell as shell
 from tests.simulation import mutations_vote as vote
 from tests.simulation import mutations_write_behind as behind
@@ -40,6 +41,7 @@ from tests.simulation.scenario import (
     RESTARTED_OWNER,
     RETENTION,
     SCRUBBED,
+    SHARED_FILES,
     SHARED_IDS,
     UNSAFE,
     WISHES,
@@ -77,6 +79,7 @@ class Mutant:
             producers,
             memory,
             behind,
+            shared,
         )
         return self.replacements.__module__ not in {one.__name__ for one in shells}
 
@@ -296,11 +299,22 @@ WRITE_BEHIND = [
 ]
 """Of records in memory that are written in the background."""
 
+FILES = [
+    Mutant("a shared log that is not synced", shared.not_synced, mixture=SHARED_FILES),
+    Mutant("a shared log not written again at a start", shared.not_rewritten, mixture=SHARED_FILES, first_seed=19),
+    Mutant("a file deleted with living tails", shared.deleted_with_living_tails, mixture=SHARED_FILES),
+    Mutant(
+        "a tail emptied before segments are synced", shared.emptied_before_segments_are_synced, mixture=SHARED_FILES
+    ),
+    Mutant("an epoch moved without its tail", shared.moved_without_the_tail, mixture=SHARED_FILES),
+]
+"""Of the commit log that partitions share; `tests.simulation.files.mutants` has more, which its own world detects."""
+
 MUTANTS = {
     mutant.name: mutant
     for part in (
         *(LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES, KEYS),
-        *(SHARED, MEMORY, WRITE_BEHIND),
+        *(SHARED, MEMORY, WRITE_BEHIND, FILES),
     )
     for mutant in part
 }

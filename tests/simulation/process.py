@@ -40,11 +40,14 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.grouped_syncs import GroupedSyncs
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.replication.takeover_log import TakeoverLog
-from tidelog_broker.storage.engine.store import SEGMENT
+from tidelog_broker.storage.commit_log.commit_log import Sizes
+from tidelog_broker.storage.commit_log.shared_engine import SharedEngine
+from tidelog_broker.storage.engine.store import SEGMENT, SHARED
 from tidelog_broker.storage.engines.stores import engine_named
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
 from tidelog_broker.storage.memory.file_copy import FileCopy
@@ -69,6 +72,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HOME = Path("/partitions")
+COMMIT_LOG = Path("/commit-log")
+COMMIT_LOG_SIZES = Sizes(file_bytes=2048, chunk_bytes=1024, log_bytes_min=6144, tail_bytes_max=1024)
+"""Small, so that tails are written to segments and copied, and files are deleted, in a short run."""
 MAPPED = 0.5
 """How many processes map the files that they read, or write."""
 COMPARE_US = 1_000_000
@@ -162,6 +168,7 @@ class Process:
             maps_reads=mapped.random() < MAPPED,
             maps_writes=mapped.random() < MAPPED,
         )
+        self.disk.engines[SHARED] = SharedEngine(self.disk, COMMIT_LOG, COMMIT_LOG_SIZES)
         if world.scenario.mixture == IN_MEMORY_ASYNC:
             memory, files = engine_named(self.disk, MEMORY), engine_named(self.disk, SEGMENT)
             assert isinstance(memory, MemoryEngine)
@@ -318,6 +325,7 @@ class Process:
             io=self.io,
             readers=self.readers,
             ahead=self.ahead,
+            syncs=GroupedSyncs(self._workers(1, self.write_us)),
             fs=self.disk.fs,
             chains=chains,
             neighbours=self.cluster,

@@ -14,6 +14,15 @@ from typing import TYPE_CHECKING
 from tests.broker.storage.sim_disk import Directory, Node, SimDisk
 from tests.simulation.process import HOME
 
+from tidelog_broker.storage.commit_log.records import (
+    FILE_HEADER_BYTES,
+    FILE_SUFFIX,
+    Kind,
+    payload_of,
+    records_in,
+    unpack_file_header,
+    unpack_mark,
+)
 from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.node import journal
@@ -38,6 +47,7 @@ def rot(disk: SimDisk, random: Random, *, newest: bool = False) -> str:
     # Mostly where it matters: in the logs of open epochs, which are the last ones of their partitions.
     logs = [candidate for candidate in candidates if candidate[0].suffix == ".seg"]
     open_logs = [candidate for candidate in logs if candidate[0].parent == _newest(logs, candidate[0])]
+    open_logs = [candidate for candidate in candidates if candidate[0].suffix == FILE_SUFFIX] or open_logs
     path, node, covered = random.choice(open_logs if open_logs and (newest or random.random() < 0.6) else candidates)
     at = random.randrange(max(0, covered - NEWEST_BYTES) if newest else 0, covered)
     _flip(node, at, random)
@@ -120,6 +130,8 @@ def _covered(disk: SimDisk, path: Path) -> int:
             return 0
         nonce = int.from_bytes(data[8:16], "little")
         return journal._newest_synced_position(data, nonce)
+    if path.suffix == FILE_SUFFIX:
+        return _covered_by_marks(disk, path)
     if path.suffix != ".seg" or path.parent.suffix:
         return 0
     file = disk.open_readonly(path)
@@ -134,6 +146,22 @@ def _covered(disk: SimDisk, path: Path) -> int:
         return SEGMENT_HEADER_BYTES
     place = scan.index.place(covered - 1)
     return place.position + place.length  # without the mark after it, which belongs to the next group
+
+
+def _covered_by_marks(disk: SimDisk, path: Path) -> int:
+    """Return how many bytes of a file of the commit log a mark covers, in this file or a later one."""
+    base, synced = int(path.stem), 0
+    for later in disk.files(path.parent, FILE_SUFFIX):
+        data = bytes(disk.node(later).current)
+        try:
+            header = unpack_file_header(data)
+        except LayoutError:
+            continue  # It has rotted already.
+        synced = max(synced, header.synced)
+        for found in records_in(data, FILE_HEADER_BYTES, nonce=header.nonce, base=header.base):
+            if found.kind == Kind.MARK:
+                synced = max(synced, unpack_mark(payload_of(data, found.at, found.length)).synced)
+    return max(0, min(synced - base, len(disk.node(path).current)))
 
 
 def _files(directory: Directory, path: Path) -> list[tuple[Path, Node]]:

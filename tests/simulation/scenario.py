@@ -39,6 +39,9 @@ FURTHER_MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "memory async": (
         *("kill", "kill", "power off", "crash in write", "isolate", "halves", "one way", "pause"),
         *("roll over", "old messages", "loss", "everybody down", "everybody down", "reset"),
+    "shared files": (
+        *("kill", "kill", "crash in write", "crash in write", "power off", "disk fails", "rot", "rot"),
+        *("isolate", "halves", "roll over", "roll over", "pause", "everybody down"),
     ),
 }
 """Such as only come when they are asked for."""
@@ -94,6 +97,8 @@ IN_MEMORY: Final = "memory"
 
 IN_MEMORY_ASYNC: Final = "memory async"
 """The same with `flush=async`: a node that starts again finds a prefix of what its copies were."""
+SHARED_FILES: Final = "shared files"
+"""A mixture in which the newest records of all partitions of a node are in one commit log, which is small."""
 
 COMPACTS: Final = 0.1
 """In how many of the worlds the topic is compacted."""
@@ -201,6 +206,8 @@ class Scenario:
         """Engine of the topic, as in `pb.EpochDescriptor`."""
         if self.mixture == IN_MEMORY_ASYNC:
             return MEMORY_ASYNC
+        if self.mixture == SHARED_FILES:
+            return "segment-shared"
         return "memory" if self.in_memory else ""
 
     @property
@@ -255,7 +262,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         mixture=mixture,
         machines=machines,
         joins=random.choice([0, 0, 1, 1, 2]),
-        partitions=random.choice(MANY if mixture == "reboot cut short" else FEW) if not alone else 1,
+        partitions=random.choice(MANY if mixture in {"reboot cut short", SHARED_FILES} else FEW) if not alone else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
         flush=_flush(mixture, unsynced, random, loses_unsynced=loses_unsynced),

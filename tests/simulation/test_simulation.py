@@ -17,6 +17,7 @@ from tests.simulation.scenario import (
     LOST_SEGMENTS,
     RETENTION,
     SCRUBBED,
+    SHARED_FILES,
     SHARED_IDS,
     UNSAFE,
 )
@@ -31,6 +32,7 @@ DEDUPLICATED_SEEDS = 40
 KEYED_SEEDS = 30
 SHARED_SEEDS = 24
 MEMORY_SEEDS = 100
+SHARED_SEEDS = 200
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,15 @@ def test_an_ended_epoch_of_which_only_prefixes_were_written_is_lost_as_a_whole(s
     """The readers of prefixes get the bounds, and an owner with a prefix and a snapshot of producers begins."""
     result = run_seed(seed, mixture=IN_MEMORY_ASYNC)
     assert not result.invariant, report(result)
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, SHARED_SEEDS, 20))]
+)
+def test_every_invariant_holds_with_shared_files(first: int) -> None:
+    for seed in range(first, first + 20):
+        result = run_seed(seed, mixture=SHARED_FILES)
+        assert not result.invariant, report(result)
 
 
 def test_a_seed_gives_the_same_events_twice() -> None:

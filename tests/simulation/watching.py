@@ -44,6 +44,7 @@ def watched(world: World) -> Iterator[None]:
             (log_writer, "perform", watch.perform),
             (ReplicaLog, "read_epoch", watch.read_epoch),
             (Retention, "_prepare", watch.prepare),
+            (ReplicaDriver, "_appended", watch.appended),
             (ReplicaDriver, "assign", watch.assign),
             (ReplicaDriver, "delete_below", watch.delete_below),
             (PartitionLog, "_delete_oldest", watch.delete_oldest),
@@ -75,7 +76,8 @@ class _Watch:
     def append(self, original: Callable[..., bool]) -> Callable[..., bool]:
         def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
             done = original(view, group, synced=synced)
-            self._tell(view, group, done=done)
+            if not _is_synced_later(view, group):
+                self._tell(view, group, done=done)
             return done
 
         return append
@@ -83,9 +85,20 @@ class _Watch:
     def append_in_place(self, original: Callable[..., None]) -> Callable[..., None]:
         def append_in_place(view: ReplicaLog, group: Sequence[Append]) -> None:
             original(view, group)
-            self._tell(view, group, done=True)
+            if not _is_synced_later(view, group):
+                self._tell(view, group, done=True)
 
         return append_in_place
+
+    def appended(self, original: Callable[..., None]) -> Callable[..., None]:
+        def appended(
+            driver: ReplicaDriver, group: list[Append], started: float, *, ok: bool, error: BaseException | None
+        ) -> None:
+            if error is None and _is_synced_later(driver.view, group):
+                self._tell(driver.view, group, done=ok)
+            original(driver, group, started, ok=ok, error=error)
+
+        return appended
 
     def perform(self, original: Callable[..., bool]) -> Callable[..., bool]:
         def perform(view: ReplicaLog, effect: Any) -> bool:
@@ -170,3 +183,8 @@ class _Watch:
 
     def _copy(self, view: ReplicaLog) -> Copy:
         return self._world.copies[view]
+
+
+def _is_synced_later(view: ReplicaLog, group: Sequence[Append]) -> bool:
+    """Return whether a sync after the append, for several partitions, makes a group durable."""
+    return view.shares_log(group[0].epoch) and view.synced(group[0].epoch)

@@ -49,6 +49,8 @@ class Threads:
         self._syncing = self._workers("ahead", 1)
         self.ahead = Offload(self._syncing, self._loop)
         """For syncs in the background, one at a time, which must not delay appends and takeovers."""
+        self.shared_syncs = self._pool("sync", 1)
+        """For syncs of the commit log, which partitions share; their appends must not wait for it."""
         self._noting = self._workers("note", 1)
         self.notes = Offload(self._noting, self._loop)
         """For small files of the logs and the steps of a deletion; also used to preallocate and to rename segments."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from tidelog_broker.storage.engine.store import SEGMENT, Capabilities
+from tidelog_broker.storage.engine.store import SEGMENT, SHARED, Capabilities
 from tidelog_broker.storage.io.errors import EngineMissingError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -89,11 +89,22 @@ class TopicEngines:
             ProtocolError: INVALID_REQUEST with the setting, what the engine cannot do, and the engines that can.
         """
         name = config.engine or SEGMENT
-        if name == SEGMENT and config.flush != pb.ASYNC:
-            return
+        if name == SHARED:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"engine {name} cannot be set by its name; set file_model to shared, with engine {SEGMENT}",
+            )
         if name == MEMORY_ASYNC:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"engine {name} cannot be set by its name; set engine to memory and flush to async"
+            )
+        if name == SEGMENT and config.flush != pb.ASYNC:
+            return
+        if config.file_model == pb.SHARED and name != SEGMENT:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"file_model=shared is a choice of engine {SEGMENT}, not of {name}; set file_model to per-partition, or "
+                f"engine to {SEGMENT}",
             )
         try:
             can = self._capabilities(name)

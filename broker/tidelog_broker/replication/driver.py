@@ -132,6 +132,8 @@ class ReplicaDriver:
         self._decisions_queued = 0
         self._synced = (-1, False)
         """The epoch of the newest append, and whether its appends are synced."""
+        self._is_grouped = False
+        """Whether that epoch is synced together with those of other partitions."""
         self._in_doubt = bool(view.doubt)
         self._ahead = BackgroundSyncs(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
@@ -413,8 +415,9 @@ class ReplicaDriver:
         epoch, synced = self._synced
         if epoch != group[0].epoch:
             epoch, synced = self._synced = (group[0].epoch, self.view.synced(group[0].epoch))
-        inline_writes = self._tools.inline_writes
-        if not synced and not self._tools.io.pending:
+            self._is_grouped = self.view.shares_log(group[0].epoch)
+        inline_writes, is_grouped = self._tools.inline_writes, synced and self._is_grouped
+        if (not synced or is_grouped) and not self._tools.io.pending:
             size_bytes = log_writer.padded_bytes(group)
             if inline_writes.allows(size_bytes, started) and (
                 (len(group) == 1 and self._queue[0].has_space) or log_writer.has_room(self.view, group[0], size_bytes)
@@ -427,12 +430,40 @@ class ReplicaDriver:
                     failed = error
                 ended = time.perf_counter()
                 inline_writes.took(size_bytes, ended - started, ended, sleeps_before=sleeps_before)
-                self._appended(group, started, ok=True, error=failed)
+                if is_grouped and failed is None:
+                    self._sync_group(group, started)
+                else:
+                    self._appended(group, started, ok=True, error=failed)
                 return
-        write = partial(log_writer.append, self.view, group, synced=synced)
-        self._tools.io.start(
-            self._io_key, write, lambda ok, error: self._appended(group, started, ok=bool(ok), error=error)
-        )
+
+        def written(ok: bool | None, error: BaseException | None) -> None:
+            if is_grouped and ok and error is None and not self.stopped:
+                self._sync_group(group, started)
+            else:
+                self._appended(group, started, ok=bool(ok), error=error)
+
+        write = partial(log_writer.append, self.view, group, synced=synced and not is_grouped)
+        self._tools.io.start(self._io_key, write, written)
+
+    def _sync_group(self, group: list[Append], started: float) -> None:
+        """Wait for a sync that covers appends which are written, together with other partitions."""
+        store = self.view.store.active
+        assert store is not None, "it was appended to"
+        if store.sync_group is None:  # The store does not share a log, although others of its engine do.
+            self._tools.io.start(
+                self._io_key, store.sync, lambda _, error: self._appended(group, started, ok=True, error=error)
+            )
+            return
+
+        def synced(error: BaseException | None) -> None:
+            if error is None and not self.stopped:
+                try:
+                    store.sync()  # It has nothing to sync any more, and notes that.
+                except StorageError as failed:
+                    error = failed
+            self._appended(group, started, ok=True, error=error)
+
+        self._tools.syncs.request(store.sync_group, synced)
 
     def _appended(self, group: list[Append], started: float, *, ok: bool, error: BaseException | None) -> None:
         if error is not None:

@@ -12,6 +12,7 @@ from typing import Protocol
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.effects import Append, EpochDecided, EpochLost, Sending
 from tidelog_broker.core.replication.ports import ClusterHints
+from tidelog_broker.replication.grouped_syncs import GroupedSyncs
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.storage.io.filesystem import FileSystem
@@ -41,6 +42,7 @@ class Tools:
     readers: Offload
     ahead: Offload
     """For syncs that no write waits for."""
+    syncs: GroupedSyncs
     fs: FileSystem
     chains: Chains
     neighbours: Neighbours

@@ -16,7 +16,7 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import Doubt, syncs_appends
 from tidelog_broker.replication.logged_producers import LoggedProducers
-from tidelog_broker.storage.engine.store import SEGMENT
+from tidelog_broker.storage.engine.store import SEGMENT, SHARED
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -116,6 +116,10 @@ class ReplicaLog:
     def engine(self, epoch: int) -> str:
         """Return the name of the engine that stores an epoch."""
         return self._chain.descriptor(epoch).engine or SEGMENT
+
+    def shares_log(self, epoch: int) -> bool:
+        """Return whether an epoch is synced together with those of other partitions."""
+        return self.engine(epoch) == SHARED
 
     def _others_hold(self, epoch: int) -> bool:
         holders = {*self._chain.descriptor(epoch).placement, *self._chain.active.placement}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidelog.errors import error_of
-from tidelog.model import ClusterStatus, NextDeletion, Node, Partition, Replica, Topic
+from tidelog.model import ClusterStatus, NextDeletion, Node, Partition, Replica, StoredEpochs, Topic
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.topic_settings import values_of
 
@@ -62,6 +62,7 @@ def partition_of(info: pb.PartitionInfo) -> Partition:
         newest_append_us=info.newest_append_us,
         next_deletion=_next_deletion(info),
         unindexed_bytes=info.unindexed_bytes,
+        stored=tuple(StoredEpochs(one.first, one.last, one.engine) for one in info.stored),
     )
 
 

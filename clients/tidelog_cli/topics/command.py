@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog import Client, Topic
+from tidelog import Client, Partition, Topic
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import (
     DEFAULT_BOOTSTRAP,
@@ -28,6 +28,7 @@ from tidelog_cli.topics.description import (
     plan_text,
     retention_text,
     settings_text,
+    stored_text,
     topic_document,
 )
 from tidelog_cli.topics.replica_status import copies_text
@@ -129,8 +130,13 @@ def describe(
         ],
     )
     for partition in topic.partitions:
-        for text in filter(None, (plan_text(topic, partition), index_text(topic, partition))):
+        for text in filter(None, _remarks(topic, partition)):
             sys.stdout.write(f"partition {partition.partition} {text}\n")
+
+
+def _remarks(topic: Topic, partition: Partition) -> tuple[str, ...]:
+    """Return what is said about a partition below the table; an empty text is not printed."""
+    return (plan_text(topic, partition), index_text(topic, partition), stored_text(partition))
 
 
 @with_setting_options

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tidelog import NextDeletion, Partition, Topic
 from tidelog_cli.base.output import ABSENT, bytes_text, time_text
 from tidelog_proto.limits import MIB
-from tidelog_proto.topic_settings import DESCRIBED
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, DESCRIBED, SHARED_FILES_ENGINE
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
 """Fewer unindexed bytes than these are not reported: an index usually lacks the newest records."""
@@ -48,12 +48,13 @@ def _details(partition: Partition) -> dict[str, Any]:
             "bytes_more": following.bytes_more,
         },
         "unindexed_bytes": partition.unindexed_bytes,
+        "stored": [asdict(one) for one in partition.stored],
         "replicas": [asdict(replica) for replica in partition.replicas],
     }
 
 
 def settings_text(topic: Topic) -> str:
-    """Return a topic's retention in one line; also its cleanup, indexes, deduplication, engine and hold, if set."""
+    """Return a topic's retention in one line; also its cleanup, indexes, deduplication, storage and hold, if set."""
     indexes = [name for name, has in (("key", topic.index_key), ("tag", topic.index_tag)) if has]
     parts = [
         f"retention {retention_text(topic)}",
@@ -61,6 +62,7 @@ def settings_text(topic: Topic) -> str:
         *([f"index {','.join(indexes)}"] if indexes else []),
         *([f"deduplicate {deduplicate_text(topic)}"] if topic.deduplicate_s or topic.deduplicate_records else []),
         *([f"engine {topic.engine}"] if topic.engine != "segment" else []),
+        *([f"files {topic.file_model}"] if topic.file_model != "per-partition" else []),
         *(["on hold"] if topic.hold else []),
     ]
     return "  ".join(parts)
@@ -107,6 +109,25 @@ def index_text(topic: Topic, partition: Partition) -> str:
     if not (topic.index_key or topic.index_tag) or missing_bytes < UNINDEXED_BYTES_SHOWN:
         return ""
     return f"has {bytes_text(missing_bytes)} of records that are not indexed yet, so lookups scan them"
+
+
+def stored_text(partition: Partition) -> str:
+    """Return how the epochs of a partition are stored; empty if each of them has files of its own."""
+    if all(one.engine == DEFAULT_ENGINE for one in partition.stored):
+        return ""
+    runs = [
+        f"epoch {one.first} in {_storage_text(one.engine)}"
+        if one.first == one.last
+        else f"epochs {one.first} to {one.last} in {_storage_text(one.engine)}"
+        for one in partition.stored
+    ]
+    return f"has {', '.join(runs)}"
+
+
+def _storage_text(engine: str) -> str:
+    if engine == SHARED_FILES_ENGINE:
+        return "shared files"
+    return "files of its own" if engine == DEFAULT_ENGINE else engine
 
 
 def _whens(following: NextDeletion, now_s: float) -> list[str]:

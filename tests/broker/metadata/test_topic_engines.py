@@ -59,9 +59,23 @@ def test_records_in_memory_may_be_written_in_the_background() -> None:
         ),
         (config("lone", flush=pb.ASYNC, replication_factor=1), ("set flush to never", "another engine: memory")),
         (config("memory-async"), ("cannot be set by its name", "engine to memory and flush to async")),
+        (config("segment-shared"), ("cannot be set by its name", "set file_model to shared, with engine segment")),
+        (config("memory", file_model=pb.SHARED), ("file_model=shared", "set file_model to per-partition", "segment")),
         (config("rocks"), ("'rocks' is not installed", "segment, memory, lone, broken", "on every node")),
     ],
-    ids=["synced", "synced in time", "replicated", "compacted", "async", "async too", "by its name", "not installed"],
+    ids=[
+        *(
+            "synced",
+            "synced in time",
+            "replicated",
+            "compacted",
+            "async",
+            "async too",
+            "by its name",
+            "shared by its name",
+        ),
+        *("shared files", "not installed"),
+    ],
 )
 def test_engine_that_cannot_apply_the_settings_is_refused(asked: pb.TopicConfig, parts: tuple[str, ...]) -> None:
     with pytest.raises(ProtocolError) as refused:
@@ -76,3 +90,8 @@ def test_rocksdb_stores_one_copy_and_the_refusal_names_the_engines_that_store_mo
     engines.check(config("rocksdb", replication_factor=1, flush=pb.ALWAYS, cleanup=pb.COMPACT))
     with pytest.raises(ProtocolError, match=r"engine rocksdb cannot store replicated partitions.*: segment, memory$"):
         engines.check(config("rocksdb"))
+
+
+def test_file_model_is_a_choice_of_the_segment_engine() -> None:
+    for engine in ("", "segment"):
+        ENGINES.check(config(engine, file_model=pb.SHARED, flush=pb.ALWAYS, cleanup=pb.COMPACT))

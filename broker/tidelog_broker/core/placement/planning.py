@@ -34,7 +34,7 @@ from tidelog_broker.core.replication.paxos import seal_quorum
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.topic_settings import DEFAULT_ENGINE, MEMORY_ASYNC
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, MEMORY_ASYNC, SHARED_FILES_ENGINE
 
 
 class ReplicationSettings(NamedTuple):
@@ -53,13 +53,12 @@ class ReplicationSettings(NamedTuple):
 
 def replication_settings(config: pb.TopicConfig) -> ReplicationSettings:
     """Return the replication settings in a topic's configuration."""
-    engine = MEMORY_ASYNC if config.flush == pb.ASYNC else config.engine
-    return ReplicationSettings(
-        max(config.replication_factor, 1),
-        config.ack_quorum,
-        config.flush or pb.ALWAYS,
-        "" if engine == DEFAULT_ENGINE else engine,
-    )
+    engine = "" if config.engine == DEFAULT_ENGINE else config.engine
+    if config.flush == pb.ASYNC:
+        engine = MEMORY_ASYNC
+    elif not engine and config.file_model == pb.SHARED:
+        engine = SHARED_FILES_ENGINE
+    return ReplicationSettings(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS, engine)
 
 
 def current_replication_settings(active: pb.EpochDescriptor) -> ReplicationSettings:

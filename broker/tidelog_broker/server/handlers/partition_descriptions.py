@@ -34,7 +34,7 @@ async def opened(broker: Broker, page: Page) -> bool:
 
 
 async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
-    """Add record ages, the next deletion and unindexed bytes to descriptions. May read a few batch headers."""
+    """Add record ages, the next deletion, unindexed bytes and engines to descriptions. May read batch headers."""
     described = [
         (partition, info)
         for topic in infos
@@ -45,6 +45,11 @@ async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
     for partition, info in described:
         partition.retention.ages.describe(info)
         info.unindexed_bytes = partition.log.indexes.missing_bytes
+        for epoch in partition.log.epochs:
+            if info.stored and info.stored[-1].engine == epoch.engine:
+                info.stored[-1].last = epoch.epoch
+            else:
+                info.stored.add(first=epoch.epoch, last=epoch.epoch, engine=epoch.engine)
 
 
 async def reports_of(

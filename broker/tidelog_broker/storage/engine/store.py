@@ -18,6 +18,9 @@ from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, FETCH_BYTES_MAX
 SEGMENT: Final = "segment"
 """The name of the segment engine, which stores each epoch whose directory names no engine."""
 
+SHARED: Final = "segment-shared"
+"""The name of the engine of the shared file model: the newest records are in the commit log of the node."""
+
 State = Literal["active", "sealed", "limbo", "failed"]
 """`active`: the store takes appends; `sealed`: its epoch has ended; `limbo`: the store is damaged or lacks records;
 `failed`: a write or sync has failed, or the store was closed.
@@ -109,6 +112,18 @@ class AppendedGroup(NamedTuple):
     length_bytes: int
 
 
+class SyncGroup(Protocol):
+    """Stores that are made durable together."""
+
+    def sync(self) -> None:
+        """Make everything durable that was appended to any of the stores before.
+
+        Raises:
+            StorageFailedError: the sync failed, now or before. It is never retried.
+        """
+        ...
+
+
 class EpochStore(ABC):
     """The store of one epoch. One thread at a time may append, any thread may read.
 
@@ -124,6 +139,7 @@ class EpochStore(ABC):
             prefix of them, which may be empty.
         segment_bytes: the size of parts that begin from now on.
         synced_offset: everything below it is durable, provided that the engine itself is durable.
+        sync_group: the stores that `sync` makes durable together with this one; None if it is alone.
     """
 
     engine: str
@@ -137,6 +153,7 @@ class EpochStore(ABC):
     is_lost: bool
     segment_bytes: int
     synced_offset: int
+    sync_group: SyncGroup | None = None
 
     @property
     @abstractmethod
@@ -286,6 +303,14 @@ class EpochStore(ABC):
         Raises:
             StorageFailedError: the disk failed, now or before; the store's next operation fails, too.
         """
+
+    def detach(self) -> None:
+        """Write everything readable that the engine keeps elsewhere into the directory, which is about to be set aside.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+        return
 
     def scrub_parts(self, *, is_newest: bool) -> Sequence[ScrubPart]:
         """Return the parts that can be reread to find damage; `is_newest`: the epoch may still be appended to."""

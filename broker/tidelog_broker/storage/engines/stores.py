@@ -5,8 +5,8 @@ the entry point group `tidelog.engines` of installed packages: the name of an en
 its object is called with the node's `Volume` when the engine is first used. A name of a built-in engine cannot be
 replaced.
 
-A variant of the memory engine stores topics with `flush=async`. It has a name of its own, by which topics cannot choose
-it.
+A variant of the segment engine stores topics with `file_model=shared`, and one of the memory engine topics with
+`flush=async`. Variants have names of their own, by which topics cannot choose them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.commit_log.shared_engine import shared_engine
 from tidelog_broker.storage.directory.engine_marker import marked_engine
 from tidelog_broker.storage.directory.epoch_dir import make_epoch_dir, remove_epoch_dir
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.engine.reading import Indexes
-from tidelog_broker.storage.engine.store import SEGMENT, Engine, EngineFactory, EpochStart, EpochStore, Volume
+from tidelog_broker.storage.engine.store import SEGMENT, SHARED, Engine, EngineFactory, EpochStart, EpochStore, Volume
 from tidelog_broker.storage.epoch.record_indexes import IndexedLog, RecordIndexes
 from tidelog_broker.storage.epoch.segment_engine import segment_engine
-from tidelog_broker.storage.io.errors import EngineMissingError
+from tidelog_broker.storage.io.errors import EngineMissingError, StorageError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.memory_engine import memory_engine
 from tidelog_broker.storage.memory.memory_store import MEMORY
@@ -50,12 +52,16 @@ def _write_behind(volume: Volume) -> Engine:
     return write_behind_engine(volume, engine_named(volume, MEMORY), engine_named(volume, SEGMENT))
 
 
-_VARIANTS: Final[Mapping[str, EngineFactory]] = {MEMORY_ASYNC: _write_behind}
+_VARIANTS: Final[Mapping[str, EngineFactory]] = {SHARED: shared_engine, MEMORY_ASYNC: _write_behind}
 
 
-def new_volume(fs: FileSystem) -> Volume:
-    """Return the resources of a node without background threads."""
-    return Disk(fs=fs)
+def new_volume(fs: FileSystem, *, commit_log_dir: Path | None = None) -> Volume:
+    """Return the resources of a node without background threads.
+
+    Args:
+        commit_log_dir: the directory of the commit log; None: epochs of the shared file model cannot be opened.
+    """
+    return Disk(fs=fs, commit_log_dir=commit_log_dir)
 
 
 def record_indexes(held: IndexedLog) -> Indexes:
@@ -139,16 +145,21 @@ def create_store(
         StorageFailedError: the disk failed; the directory may exist.
     """
     made_by = engine_named(volume, engine)
-    make_epoch_dir(
-        volume.fs,
-        directory,
-        lambda unnamed: made_by.lay_out(unnamed, start, segment_bytes=segment_bytes),
-        epoch=start.epoch,
-        engine=engine,
-        is_newest=is_newest,
-        is_lacking=is_lacking,
-        before_named=before_named,
-    )
+    try:
+        make_epoch_dir(
+            volume.fs,
+            directory,
+            lambda unnamed: made_by.lay_out(unnamed, start, segment_bytes=segment_bytes),
+            epoch=start.epoch,
+            engine=engine,
+            is_newest=is_newest,
+            is_lacking=is_lacking,
+            before_named=before_named,
+        )
+    except StorageError:
+        with suppress(StorageError, OSError):  # A start does that, too.
+            made_by.forget(directory.with_name(directory.name + NEW_SUFFIX))
+        raise
     store = made_by.open(directory, segment_bytes=segment_bytes, is_new=True)
     assert store is not None, "a new store is not lost"
     return store

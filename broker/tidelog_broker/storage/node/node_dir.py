@@ -74,6 +74,8 @@ _INCARNATIONS: Final = "lives"
 _STATE: Final = "state"
 _PARTITIONS: Final = "partitions"
 _ENGINES: Final = "engines"
+COMMIT_LOG: Final = "commit-log"
+"""The name of the commit log's directory."""
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
 """Names allowed in a directory without a node.json: those of an interrupted creation, or of the file system."""
 
@@ -127,6 +129,10 @@ class NodeDir:
     def engines(self) -> Path:
         """The directory for data that storage engines keep outside the partitions' directories."""
         return self.path / _ENGINES
+
+    def commit_log(self) -> Path:
+        """The directory of the commit log, which exists once a partition has used it."""
+        return self.path / COMMIT_LOG
 
     @property
     def meta_journal(self) -> Path:

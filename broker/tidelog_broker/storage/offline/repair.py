@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tidelog_broker.storage.directory.engine_marker import marked_engine
 from tidelog_broker.storage.directory.epoch_dir import remove_epoch_dir
+from tidelog_broker.storage.engine.store import SHARED
 from tidelog_broker.storage.engines.stores import new_volume
 from tidelog_broker.storage.io.errors import NodeDirError, StorageError, space_or_failure
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
@@ -27,6 +29,7 @@ from tidelog_broker.storage.offline.verify import verify
 from tidelog_broker.storage.partition.partition_dirs import (
     aside_dirs,
     copy_aside,
+    epoch_dirs,
     partition_dir_name,
     stored_partitions,
 )
@@ -75,13 +78,14 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
     if is_new_dir(path, fs=files):
         raise NodeDirError(f"{path} is not the data directory of a node; give the path that the node gets as --data")
     with closing(open_node_dir(path, fs=files)) as home:
-        known = _open_epochs(files, home)
+        known, volume = _open_epochs(files, home), new_volume(files, commit_log_dir=home.commit_log)
         for name in sorted(stored_partitions(files, home.partitions)):
-            rot = _rot(files, home.partitions / partition_dir_name(*name))
-            if rot is None:
+            directory = home.partitions / partition_dir_name(*name)
+            rot = _rot(files, directory)
+            if rot is None and not _shares_files(files, directory):
                 continue
             log = PartitionLog.open(
-                new_volume(files),
+                volume,
                 home.partitions,
                 topic=name.topic,
                 topic_id=name.topic_id,
@@ -89,6 +93,9 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
                 segment_bytes=MIB,
             )
             with closing(log):
+                rot = rot or _rot_of_tail(log)
+                if rot is None:
+                    continue
                 newest = known.get((name.topic_id, name.partition), pb.EpochDescriptor())
                 others = [node for node in newest.placement if node != home.node_id]
                 found = _look_at(log, rot, others, open_epoch=newest.epoch)
@@ -118,6 +125,20 @@ def _rot(fs: FileSystem, directory: Path) -> _Rot | None:
     if first is None:
         return None
     return _Rot(first.path, f"{first.path} is damaged at byte {first.position}: {first.message}")
+
+
+def _shares_files(fs: FileSystem, directory: Path) -> bool:
+    """Return whether the newest records of a partition may be in the commit log."""
+    epochs = epoch_dirs(fs, directory).values()
+    return any(marked_engine(fs.list_dir(epoch)) == SHARED for epoch in epochs)
+
+
+def _rot_of_tail(log: PartitionLog) -> _Rot | None:
+    """Return the damage of a log whose segments are intact; None if its records in the commit log are, too."""
+    damage = log.active.damage if log.active is not None else None
+    if damage is None or log.limbo is None:
+        return None
+    return _Rot(damage.path, log.limbo)
 
 
 def _look_at(log: PartitionLog, rot: _Rot, others: Sequence[str], *, open_epoch: int) -> Repair:

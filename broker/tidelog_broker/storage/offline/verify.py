@@ -20,6 +20,8 @@ from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.directory.repair_markers import has_marker
 from tidelog_broker.storage.io.errors import LayoutError, NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.node.node_dir import COMMIT_LOG
+from tidelog_broker.storage.offline.verify_commit_log import verify_commit_log
 from tidelog_broker.storage.partition.partition_dirs import (
     FILL_SUFFIX,
     MAKING_SUFFIX,
@@ -128,6 +130,8 @@ def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     names = fs.list_dir(path)
     if "partitions" in names:
         yield from verify(fs, path / "partitions")
+        if COMMIT_LOG in names:
+            yield from _verify_commit_log(fs, path / COMMIT_LOG)
     elif any(name.endswith(SEGMENT_SUFFIX) for name in names):
         yield from _with_continued_tails(_verify_epoch(fs, path, None))
     elif parse_partition_dir_name(path.name) or epoch_dirs(fs, path):
@@ -237,6 +241,28 @@ def role_of(directory: Path) -> Role:
     if is_aside(directory.name):
         return "aside"
     return _ROLES.get(directory.suffix, "log")
+
+
+def _verify_commit_log(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
+    """Yield the files of the commit log; the last report has the stores that have lost synced records.
+
+    Damaged bytes that cost no store anything are notes.
+    """
+    log = verify_commit_log(fs, path)
+    reports: list[SegmentReport] = []
+    for file in log.files:
+        report = SegmentReport(file.path, file.size_bytes, used_bytes=file.used_bytes)
+        report.batches, report.records, report.marks = file.batches, file.records, file.marks
+        if file.fault:
+            report.findings.append(Finding("note", file.path, 0, None, file.fault))
+        report.findings += [
+            Finding("note", file.path, bad.at, None, f"{bad.size_bytes} bytes are no valid record") for bad in file.bad
+        ]
+        reports.append(report)
+    if reports:
+        last = reports[-1]
+        last.findings += [Finding("damage", last.path, 0, bad.offset, bad.message) for bad in log.bad_tails]
+    yield from reports
 
 
 def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:

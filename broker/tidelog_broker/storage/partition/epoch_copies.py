@@ -380,6 +380,7 @@ class EpochCopies:
             copy = self._copies.pop(epoch)
             self._note_detached()
             if copy is not None:
+                copy.log.detach()
                 copy.log.close(sync=False)
             return put_aside(fs, self._held.directory / partial_copy_dir_name(epoch), reason)
         lost = self._held.lost
@@ -394,6 +395,7 @@ class EpochCopies:
         else:
             self.demote(number)
             self._held.epochs = self._held.epochs[1:]
+        log.detach()
         log.close(sync=False)
         return put_aside(fs, log.directory, reason)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidelog_broker.storage.engine.store import SEGMENT, EpochStart, EpochStore, Volume, padded
+from tidelog_broker.storage.engine.store import SEGMENT, SHARED, EpochStart, EpochStore, Volume, padded
 from tidelog_broker.storage.engines.stores import create_store, is_deleted, open_store, remove_store
 from tidelog_broker.storage.io.errors import DamagedError, DivergedError, unreadable
 from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
@@ -71,7 +71,7 @@ class PartialCopy:
             disk,
             directory / partial_copy_dir_name(target.epoch),
             EpochStart(topic_id, partition, target.epoch, *target.start),
-            engine=target.engine,
+            engine=SEGMENT if target.engine == SHARED else target.engine,  # An ended epoch is in segments.
             segment_bytes=segment_bytes,
         )
         return cls(target, log)
@@ -171,6 +171,7 @@ def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_byte
         if log.end_offset != target.end.offset or log.end_digest in {target.end.digest, *target.or_digests}:
             return log
         reason = f"the copy ends with digest {log.end_digest:#010x}, but {target.end.digest:#010x} is decided"
+    log.detach()
     log.close(sync=False)
     put_aside(fs, path, reason)
     return None

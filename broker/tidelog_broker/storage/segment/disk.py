@@ -313,6 +313,8 @@ class Disk:
     """The directory for data that engines keep outside the epochs' directories; see `engine.store.Volume`."""
     rocksdb_preset: str = "normal"
     """The sizes of the RocksDB engine; see `engine.store.Volume`."""
+    commit_log_dir: Path | None = None
+    """The directory of the node's commit log; None: epochs of the shared file model cannot be opened."""
     engines: dict[str, Engine] = field(default_factory=dict)
     """The engines in use, by name; see `storage.engines`."""
 

@@ -1,0 +1,43 @@
+"""Syncs of logs that several partitions share: one at a time for each log, for all who wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.storage.engine.store import SyncGroup
+
+Done = Callable[[BaseException | None], None]
+
+
+class GroupedSyncs:
+    """Runs the syncs of `SyncGroup`s. Used on the event loop's thread.
+
+    A sync covers everything that was appended before it began. Requests that arrive while one is running wait for the
+    next, so thousands of partitions share it.
+    """
+
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+        self._waiting: dict[SyncGroup, list[Done]] = {}
+        """For each group with a running sync, those who wait for the next."""
+
+    def request(self, group: SyncGroup, done: Done) -> None:
+        """Call `done` when everything that was appended to a group is durable, or with the error of its sync."""
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            self._waiting[group] = []
+            self._begin(group, [done])
+        else:
+            waiting.append(done)
+
+    def _begin(self, group: SyncGroup, served: list[Done]) -> None:
+        self._offload.start(0, group.sync, lambda _, error: self._ended(group, served, error))
+
+    def _ended(self, group: SyncGroup, served: list[Done], error: BaseException | None) -> None:
+        following = self._waiting.pop(group)
+        if following:
+            self._waiting[group] = []
+            self._begin(group, following)
+        for done in served:
+            done(error)
