@@ -39,6 +39,7 @@ FURTHER_MIXTURES: Final[dict[str, tuple[str, ...]]] = {
     "memory async": (
         *("kill", "kill", "power off", "crash in write", "isolate", "halves", "one way", "pause"),
         *("roll over", "old messages", "loss", "everybody down", "everybody down", "reset"),
+    ),
     "shared files": (
         *("kill", "kill", "crash in write", "crash in write", "power off", "disk fails", "rot", "rot"),
         *("isolate", "halves", "roll over", "roll over", "pause", "everybody down"),

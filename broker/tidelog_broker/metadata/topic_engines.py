@@ -103,8 +103,8 @@ class TopicEngines:
         if config.file_model == pb.SHARED and name != SEGMENT:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"file_model=shared is a choice of engine {SEGMENT}, not of {name}; set file_model to per-partition, or "
-                f"engine to {SEGMENT}",
+                f"file_model=shared is a choice of engine {SEGMENT}, not of {name}; set file_model to per-partition, "
+                f"or engine to {SEGMENT}",
             )
         try:
             can = self._capabilities(name)
