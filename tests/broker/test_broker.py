@@ -111,11 +111,12 @@ async def test_journals_do_not_wait_for_a_log_sync(stand: Stand) -> None:
 @pytest.mark.parametrize("pool", ["io", "journals", "readers", "compactor"])
 async def test_event_loop_does_not_poll_while_a_worker_is_busy(node: Node, pool: str) -> None:
     """It would take the GIL from the worker."""
-    workers, poll, release = getattr(node.broker.threads, pool), node.broker.idle_poll, threading.Event()
-    await settled(poll._may_poll, "the start has ended")
+    threads, release = node.broker.threads, threading.Event()
+    workers = getattr(threads, pool)
+    await settled(threads.may_poll, "the start has ended")
     busy = asyncio.create_task(workers.call(0, release.wait))
     await asyncio.sleep(0)
-    assert not poll._may_poll()
+    assert not threads.may_poll()
     release.set()
     await busy
-    await settled(poll._may_poll, "no worker is busy")
+    await settled(threads.may_poll, "no worker is busy")

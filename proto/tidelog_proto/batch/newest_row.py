@@ -19,7 +19,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.single_record import SINGLE_BYTES_MAX, encode_single
 from tidelog_proto.limits import MIB
 
-_TEXT_BYTES_MAX: Final = 1 * MIB
+TEXT_BYTES_MAX: Final = 1 * MIB
 """Maximum size of the keys of a batch that are searched as one text."""
 _PLACES_MAX: Final = 16
 """Maximum number of places of a key in this text that are examined."""
@@ -48,13 +48,13 @@ def _last_place(column: Any, key: bytes) -> int | None:
     """Return the index of the last entry of a column of keys that equals `key`, which is not empty; None if none does.
 
     Raises:
-        _TooManyError: the keys are larger than `_TEXT_BYTES_MAX`, or `key` occurs more than `_PLACES_MAX` times.
+        _TooManyError: the keys are larger than `TEXT_BYTES_MAX`, or `key` occurs more than `_PLACES_MAX` times.
     """
     offsets, data = byte_offsets(column), column.buffers()[2]
     if data is None:
         return None
     start, end = int(offsets[0]), int(offsets[-1])
-    if end - start > _TEXT_BYTES_MAX:
+    if end - start > TEXT_BYTES_MAX:
         raise _TooManyError
     text = bytes(memoryview(data)[start:end])
     found: int | None = None

@@ -372,7 +372,7 @@ async def test_slow_pass_with_progress_is_awaited(cluster: ClusterStand, monkeyp
     )
     began_s = asyncio.get_running_loop().time()
     asking = asyncio.create_task(asked(cluster, owner))
-    compactor = cluster.partition(owner).compaction._tools.compactor
+    compactor = cluster.nodes[owner].broker.threads.compactor
     await settled(lambda: compactor.rests, "the pass reports no rest")
     assert (await asking).code == 0
     assert not compactor.rests

@@ -174,7 +174,7 @@ async def test_long_throttled_fetch_is_answered_empty(
 async def test_throttled_search_for_a_newest_record_says_that_it_was_not_made(
     stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog_broker.wire.quota_account.READ_WAIT_S", 0.1)
+    monkeypatch.setattr(quota_account, "READ_WAIT_S", 0.1)
     peer = await stand.peer()
     topic = (await peer.create()).topic_id
     await peer.publish(topic, batch(bytes(200 * KIB)))

@@ -82,7 +82,7 @@ def test_keys_are_not_compared_by_arrow_where_few_places_are_found(monkeypatch: 
     assert newest_row(batch, key=b"absent", tag=None) is None
     assert not calls
     assert newest_row(stored(columns_of([b"v"] * 50, keys=[b"same"] * 50)), key=b"same", tag=None) == 49
-    monkeypatch.setattr(module, "_TEXT_BYTES_MAX", 40_007)
+    monkeypatch.setattr(module, "TEXT_BYTES_MAX", 40_007)
     assert newest_row(batch, key=b"00000007", tag=None) == 5000
     assert calls == [b"same", b"00000007"], "frequent keys, and keys of more bytes than the bound"
 
