@@ -34,11 +34,11 @@ class TestSqliteEngine(EngineSuite):
         self.patch.undo()
         if operation:
             broken = "COMMIT" if operation == "datasync" else "INSERT"
-            self.patch.setattr(SqliteStore, "_change", failing(broken))
+            self.patch.setattr(SqliteStore, "change", failing(broken))
 
 
 def failing(broken: str) -> object:
-    plain = SqliteStore._change
+    plain = SqliteStore.change
 
     def change(store: SqliteStore, *statements: tuple[str, object], commit: bool) -> None:
         if (broken == "COMMIT" and commit) or any(broken in one for one, _ in statements):

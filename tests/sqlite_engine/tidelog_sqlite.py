@@ -149,7 +149,7 @@ class SqliteStore(EpochStore):
         with self._lock:
             return self._database.execute(query, values).fetchall()
 
-    def _change(self, *statements: tuple[str, Sequence[Sequence[object]]], commit: bool) -> None:
+    def change(self, *statements: tuple[str, Sequence[Sequence[object]]], commit: bool) -> None:
         """Change rows; a failure is final."""
         if self._failure:
             raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
@@ -255,7 +255,7 @@ class SqliteStore(EpochStore):
         self._check_writable()
         if not self._parts[-1].size_bytes:
             return False
-        self._change(("INSERT INTO parts VALUES (?, ?)", [(self.end_offset, self.end_digest)]), commit=False)
+        self.change(("INSERT INTO parts VALUES (?, ?)", [(self.end_offset, self.end_digest)]), commit=False)
         self._refresh()
         return True
 
@@ -264,14 +264,14 @@ class SqliteStore(EpochStore):
         base_offset = self.end_offset
         headers = list(map(unpack_header, batches))
         values = [(h.base_offset, h.end_offset, h.digest, bytes(b)) for h, b in zip(headers, batches, strict=True)]
-        self._change(("INSERT INTO batches VALUES (?, ?, ?, ?)", values), commit=False)
+        self.change(("INSERT INTO batches VALUES (?, ?, ?, ?)", values), commit=False)
         self._reserved_bytes = 0
         self._refresh()
         return AppendedGroup(base_offset, self.end_offset, sum(padded(len(one)) for one in batches))
 
     def sync(self) -> int:
         self._check_writable()
-        self._change(commit=True)
+        self.change(commit=True)
         self.synced_offset = self.end_offset
         return self.synced_offset
 
@@ -300,7 +300,7 @@ class SqliteStore(EpochStore):
             raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}")
         if end_offset != self.end_offset or (self.held.damage is not None and not self.is_repairing):
             at = [(end_offset,)]
-            self._change(
+            self.change(
                 ("DELETE FROM batches WHERE base >= ?", at),
                 ("DELETE FROM parts WHERE base > ?", at),
                 commit=True,
@@ -329,14 +329,14 @@ class SqliteStore(EpochStore):
     def delete_oldest_segment(self) -> int:
         oldest = self._parts[0]
         below = [(oldest.end_offset,)]
-        self._change(
+        self.change(
             ("DELETE FROM batches WHERE base < ?", below), ("DELETE FROM parts WHERE base < ?", below), commit=False
         )
         self._refresh()
         return oldest.size_bytes
 
     def sync_names(self) -> None:
-        self._change(commit=True)
+        self.change(commit=True)
 
 
 class SqliteEngine(Engine):

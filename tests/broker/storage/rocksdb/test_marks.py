@@ -42,7 +42,7 @@ def test_slot_of_a_removed_store_is_used_again(path: Path) -> None:
         assert [marks.free_slot(), marks.free_slot()] == [1, 3]
 
 
-def test_damaged_slot_is_no_mark(path: Path) -> None:
+def test_damaged_slot_is_ignored(path: Path) -> None:
     with opened(path) as marks:
         for store in (1, 2):
             marks.write(store, store, 100)

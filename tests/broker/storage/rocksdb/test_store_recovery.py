@@ -8,10 +8,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.broker.storage.rocksdb.faults import database_of
 from tests.broker.storage.rocksdb.stand import STORES, Stand, restarted, three_stores
 
 from tidelog.testing.engine_batches import batch, read_all
 from tidelog_broker.storage.io.errors import DamagedError, LimboError
+from tidelog_broker.storage.rocksdb.database import Changes
+from tidelog_broker.storage.rocksdb.presets import BATCHES
+from tidelog_broker.storage.rocksdb.rows import row_key
 
 
 @pytest.fixture
@@ -127,6 +131,25 @@ def test_damage_is_found_again_at_each_start_until_the_store_is_truncated(stand:
     fourth = Stand(again.root)
     assert [fourth.open(partition).state for partition in range(STORES)] == ["active"] * STORES
     fourth.close()
+
+
+def test_batch_that_the_database_returns_damaged_is_found_at_the_start(stand: Stand) -> None:
+    """RocksDB checks what it has stored; the start checks that this is what was appended."""
+    three_stores(stand)
+    offset = 19
+    damaged = bytearray(stand.written[1].batches[offset])
+    damaged[-1] ^= 1
+    database, changes = database_of(stand.engine), Changes()
+    changes.put(BATCHES, row_key(b"", 2, offset), bytes(damaged))
+    database.write(changes)
+    again = restarted(stand)
+    store = again.open(1)
+    assert store.damage is not None
+    assert (store.state, store.end_offset, store.damage.synced_offset) == ("limbo", offset, 20)
+    assert "declares CRC32C" in store.damage.reason
+    assert read_all(store) == stand.written[1].batches[:offset]
+    again.check(0, stand.written[0])
+    again.close()
 
 
 def test_unsynced_tail_is_not_damage(stand: Stand) -> None:
