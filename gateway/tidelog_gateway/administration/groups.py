@@ -163,7 +163,9 @@ class ResetBody(BaseModel):
     topic: Annotated[TopicName | None, Field(description="Move only the offsets of this topic.")] = None
     partitions: (
         Annotated[
-            list[_PartitionNumber], Field(max_length=LISTED_PARTITIONS_MAX, fail_fast=True), first_faults(_PartitionNumber)
+            list[_PartitionNumber],
+            Field(max_length=LISTED_PARTITIONS_MAX, fail_fast=True),
+            first_faults(_PartitionNumber),
         ]
         | None
     ) = None

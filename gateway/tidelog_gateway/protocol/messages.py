@@ -36,8 +36,8 @@ from tidelog_gateway.requests.parameters import KEY_CHARS_MAX, KeyEncoding
 from tidelog_proto.limits import (
     GROUP_NAME_BYTES_MAX,
     KIB,
-    NOTE_BYTES_MAX,
     LISTED_PARTITIONS_MAX,
+    NOTE_BYTES_MAX,
     PARTITIONS_MAX,
     TAG_BYTES_MAX,
     TIMESTAMP_MS_MAX,
@@ -74,7 +74,8 @@ def _partition_of(name: object) -> object:
 
 
 Offsets = Annotated[
-    dict[Annotated[PartitionNumber, BeforeValidator(_partition_of)], OffsetNumber], Field(max_length=LISTED_PARTITIONS_MAX)
+    dict[Annotated[PartitionNumber, BeforeValidator(_partition_of)], OffsetNumber],
+    Field(max_length=LISTED_PARTITIONS_MAX),
 ]
 
 
