@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 SLOW: Final = (
+    "tests/e2e/test_many_partitions.py",
     "tests/e2e/test_page.py",
     "tests/e2e/test_secure_page.py",
     "tests/e2e/test_security_page.py",

@@ -1,7 +1,7 @@
 """Gauges of the open partitions of a node, computed at each scrape.
 
-A topic's partitions have series of their own while the node has room for all of them; otherwise the topic has one
-series for the sum of its partitions. Topics without room for that are omitted.
+The partitions of a topic have series of their own if all of them fit within the limit; otherwise the topic has one
+series for the sum of its partitions. Topics beyond the limit of sums are omitted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Exported(NamedTuple):
 class PartitionGauges(Collector):
     """Gauges of open partitions, or of their topics, computed at each scrape.
 
-    Room is given to topics by name, to internal ones last, so that each scrape exports the same ones.
+    Topics are added by name, internal ones last, so that each scrape exports the same ones.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

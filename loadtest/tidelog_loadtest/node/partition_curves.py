@@ -1,11 +1,11 @@
-"""`tidelog bench partition-curves`: what a node with more and more partitions costs.
+"""`tidelog bench partition-curves`: the costs of a node by its number of partitions.
 
 For each number of partitions a node is started on an empty directory, and these steps are measured:
 
     alone       batches are published to one partition of a topic of its own
     created     the partitions are created, as one topic or as several
     idle        CPU usage without requests, private memory, open files
-    beside      batches are published to the same one partition, beside the others
+    mixed       batches are published to the same partition again
     told        the list of topics, the cluster's status, the description of a topic, and the metrics are requested
     killed      the node is killed and restarted; CPU usage without requests, and memory
     stopped     the node is stopped gracefully and restarted
@@ -56,7 +56,7 @@ class CurvesPlan:
         counts: numbers of partitions, each measured on a node of its own.
         topics: number of topics among which they are divided; a number that exceeds the partitions counts as them.
         engine: storage engine of the topics.
-        seconds: duration of publishing to the hot partition, alone and beside the others.
+        seconds: duration of publishing to the hot partition, before and after the creation.
         idle_s: duration of each measurement of the CPU usage without requests.
         data: directory for temporary files.
     """
@@ -99,7 +99,7 @@ class Point:
 
     @property
     def hot(self) -> float:
-        """The rate of the hot partition beside the others, relative to its rate alone."""
+        """The rate of the hot partition after the creation, relative to its rate before."""
         return self.beside_per_s / self.alone_per_s if self.alone_per_s else 0.0
 
 

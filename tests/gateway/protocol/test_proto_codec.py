@@ -61,9 +61,8 @@ def test_faults_are_those_of_json() -> None:
     assert fault_of(pb.ClientMessage(id=1, sub=wrong))["error"]["status"] == 422
     far = pb.PubRecord(value=b"", partition=100_000)
     fault = fault_of(pb.ClientMessage(id=1, pub=pb.Pub(topic="t", records=[pb.PubRecord(value=b""), far])))
-    assert fault["error"]["errors"] == [
-        {"pointer": "/pub/records/1/partition", "detail": "must be < 100000, got 100000"}
-    ]
+    detail = "must be < 100000, got 100000"
+    assert fault["error"]["errors"] == [{"pointer": "/pub/records/1/partition", "detail": detail}]
     assert fault_of(pb.ClientMessage(id=1, pub=pb.Pub(topic="t")))["error"]["errors"][0]["pointer"] == "/pub/records"
 
 

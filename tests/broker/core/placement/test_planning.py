@@ -259,7 +259,12 @@ def test_first_epochs_of_a_topic_are_those_of_its_partitions_and_share_messages(
 
 def test_a_single_node_is_ranked_once_for_all_partitions_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     ranked: list[bytes] = []
-    monkeypatch.setattr(placement, "_score", lambda key, _node: ranked.append(key) or 0.0)
+
+    def score(key: bytes, _node: NodeEntry) -> float:
+        ranked.append(key)
+        return 0.0
+
+    monkeypatch.setattr(placement, "_score", score)
     first_epochs(KEY[0], range(1_000), THREE, NODES[:1], alive=ALL, incarnation=lambda _: 7)
     assert len(ranked) == 1
     ranked.clear()
