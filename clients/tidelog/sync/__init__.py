@@ -32,6 +32,7 @@ from tidelog.model import (
     Record,
     Recovery,
     Replica,
+    StoredEpochs,
     Topic,
     TopicFigures,
     TopicPartition,
