@@ -43,6 +43,7 @@ PUBLIC = {
     "RecordBatch",
     "Recovery",
     "Replica",
+    "StoredEpochs",
     "TidelogError",
     "Topic",
     "TopicFigures",

@@ -288,7 +288,7 @@ TOPIC_SETTINGS: Final = {
             kind=str,
             choices={"per-partition": pb.PER_PARTITION, "shared": pb.SHARED},
             default=pb.PER_PARTITION,
-            feature="topic.file_model",
+            feature="topic.files",
             since="0.3.0",
         ),
     )

@@ -39,14 +39,14 @@ def not_synced() -> Replacements:
 
 def marks_before_the_sync() -> Replacements:
     """A mark names records that no sync has covered."""
-    original = CommitLog._add_mark
+    original = CommitLog.add_mark
 
     def add_mark(self: CommitLog, buffers: list[Buffer]) -> int:
         self._covered.update(self._touched)
         self._touched = {}
         return original(self, buffers)
 
-    return [(CommitLog, "_add_mark", add_mark)]
+    return [(CommitLog, "add_mark", add_mark)]
 
 
 def not_rewritten() -> Replacements:
@@ -245,10 +245,10 @@ def copies_not_checked() -> Replacements:
 
 def snapshot_before_the_sync() -> Replacements:
     """A snapshot names records that are not durable yet."""
-    original = Tidying._save_snapshot
+    original = Tidying.save_snapshot
 
     def save(self: Tidying) -> None:
         with patch.object(CommitLog, "sync", lambda self, position=None: None):
             original(self)
 
-    return [(Tidying, "_save_snapshot", save)]
+    return [(Tidying, "save_snapshot", save)]

@@ -32,6 +32,7 @@ from tidelog.model import (
     Record,
     Recovery,
     Replica,
+    StoredEpochs,
     Topic,
     TopicFigures,
     TopicPartition,
@@ -46,7 +47,8 @@ from tidelog_proto.batch.record_batch import RecordBatch
 __all__ = [
     "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "Group", "GroupInfo",
     "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt", "PendingReceipts",
-    "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery", "Replica", "TidelogError",
+    "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery", "Replica",
+    "StoredEpochs", "TidelogError",
     "Topic", "TopicFigures", "TopicPartition",
     "errors",
 ]

@@ -135,7 +135,7 @@ def describe(
 
 
 def _remarks(topic: Topic, partition: Partition) -> tuple[str, ...]:
-    """Return what is said about a partition below the table; an empty text is not printed."""
+    """Return the remarks about a partition below the table; an empty one is not printed."""
     return (plan_text(topic, partition), index_text(topic, partition), stored_text(partition))
 
 

@@ -12,7 +12,7 @@ MUTANTS = {
     mutant.name: mutant
     for mutant in (
         Mutant("the log is not synced", shared.not_synced),
-        Mutant("a mark precedes the sync that it tells of", shared.marks_before_the_sync),
+        Mutant("a mark precedes its sync", shared.marks_before_the_sync),
         Mutant("the log is not written again at a start", shared.not_rewritten),
         Mutant("torn ends of tails are not recorded", shared.torn_ends_not_recorded),
         Mutant("a cut of a tail is not recorded", shared.cut_not_recorded),

@@ -7,7 +7,7 @@ from tests.simulation.files.mutants import MUTANTS, notice
 from tests.simulation.files.world import FilesWorld
 
 SEEDS = 40
-MUTANT_SEEDS = 200
+MUTANT_SEEDS = 150
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(40, 1000, 40))])

@@ -83,6 +83,8 @@ class FilesWorld:
                 try:
                     random_steps(world, random, STEPS)
                     is_clean = random.random() < CLEAN and self._stop()
+                    if not is_clean:
+                        self._append_without_sync()
                 except StorageFailedError:
                     is_failed = world.sim.any_lost
                     assert is_failed, "the log has failed, and the disk has not"
@@ -117,6 +119,13 @@ class FilesWorld:
             store.close()
             world.models[number].floor = len(world.models[number].written)
         return True
+
+    def _append_without_sync(self) -> None:
+        """Append groups of several sectors, so that a power cut leaves later ones and tears earlier ones."""
+        active = [number for number, store in self.world.stores.items() if store.state == "active"]
+        for number in self.random.sample(active, min(2, len(active))):
+            for _ in range(2):
+                self.world.append(number, [400, 400, 400])
 
     def _failing_sync(self, number: int) -> Callable[[str, Path], OSError | None]:
         syncs = 0

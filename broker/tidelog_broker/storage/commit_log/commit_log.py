@@ -223,7 +223,7 @@ class CommitLog:
     ) -> int:
         """Write batches after a mark, if one is due, and add them to `entries`; return their size with headers."""
         buffers: list[Buffer] = []
-        position = first = self._position + self._add_mark(buffers)
+        position = first = self._position + self.add_mark(buffers)
         places = array("q")
         for batch in batches:
             length = len(batch)
@@ -249,7 +249,7 @@ class CommitLog:
             raise self.failed("a write", error) from error
         self._position = file.end = end
 
-    def _add_mark(self, buffers: list[Buffer]) -> int:
+    def add_mark(self, buffers: list[Buffer]) -> int:
         """Add a mark to the buffers of the next write if one is due; return its size."""
         if not self._covered:
             return 0
@@ -346,7 +346,7 @@ class CommitLog:
 
     def _record(self, kind: Kind, tail: Tail, payload: bytes) -> int:
         buffers: list[Buffer] = []
-        position = self._position + self._add_mark(buffers)
+        position = self._position + self.add_mark(buffers)
         buffers.append(pack_record(kind, tail.store, payload, nonce=self.nonce, position=position))
         self._write(buffers, position + len(buffers[-1]))
         return position
@@ -395,7 +395,7 @@ class CommitLog:
             if not self._covered:
                 return
             buffers: list[Buffer] = []
-            size_bytes = self._add_mark(buffers)
+            size_bytes = self.add_mark(buffers)
             self._write(buffers, self._position + size_bytes)
         self.sync()
 

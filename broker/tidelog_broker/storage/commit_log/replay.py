@@ -1,7 +1,7 @@
 """Replay of the commit log: the tails of all stores from the bytes of its files. No I/O.
 
 A batch that does not continue its store's tail ends that tail until a later record says where the store ends; the other
-stores are not affected. What the replay cannot decide by itself is decided by the marks: a tail that ends below its
+stores are not affected. Marks distinguish damage from torn writes: a tail that ends below its
 `marked_offset` has lost synced records; any other broken tail ends in a torn write. A tail that is longer than a mark
 says, or that has another batch for an offset that it has, was cut by a record that is damaged.
 """
@@ -34,7 +34,7 @@ from tidelog_proto.limits import HEADER_BYTES
 
 
 class BadRange(NamedTuple):
-    """Bytes of a file that are no valid record.
+    """Bytes of a file without a valid record.
 
     Attributes:
         at: where they begin in the file.
@@ -46,7 +46,7 @@ class BadRange(NamedTuple):
 
 
 class FileReplay(NamedTuple):
-    """What the replay of a file has found.
+    """The result of the replay of a file.
 
     Attributes:
         end: where the last valid record of the file ends.
@@ -201,7 +201,7 @@ def continues(header: BatchHeader, batch: Buffer, end: Boundary) -> bool:
 
 def _extend(tail: Tail, header: BatchHeader, batch: memoryview, position: int) -> None:
     if header.base_offset < tail.end.offset and header.epoch == tail.start.epoch:
-        # A cut is durable before another batch follows it, so this is no torn write.
+        # A cut is durable before another batch follows it, so a torn write cannot be the reason.
         tail.diverge(header.base_offset)
         return
     if not continues(header, batch, tail.end) or header.epoch != tail.start.epoch:

@@ -1,4 +1,4 @@
-"""Snapshots of all tails: what a replay of the log up to a position would find. See docs/formats.md. No I/O."""
+"""Snapshots of all tails, as a replay of the log up to a position finds them. See docs/formats.md. No I/O."""
 
 from __future__ import annotations
 

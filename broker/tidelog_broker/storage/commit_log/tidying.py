@@ -44,7 +44,7 @@ class Tidying:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._save_snapshot()
+            self.save_snapshot()
             while self._is_too_large() and self._copy_out_of_oldest():
                 self._delete_unused()
             self._delete_unused()
@@ -62,7 +62,7 @@ class Tidying:
 
     # --- snapshots -------------------------------------------------------------------------------------
 
-    def _save_snapshot(self) -> None:
+    def save_snapshot(self) -> None:
         """Save the state of all tails at the current position, once everything before it is durable."""
         held = self._log
         with held.lock:

@@ -256,7 +256,8 @@ def _verify_commit_log(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
         if file.fault:
             report.findings.append(Finding("note", file.path, 0, None, file.fault))
         report.findings += [
-            Finding("note", file.path, bad.at, None, f"{bad.size_bytes} bytes are no valid record") for bad in file.bad
+            Finding("note", file.path, bad.at, None, f"{bad.size_bytes} bytes do not contain a valid record")
+            for bad in file.bad
         ]
         reports.append(report)
     if reports:

@@ -29,7 +29,7 @@ class BadTail(NamedTuple):
 
     Attributes:
         offset: the first offset that is lost or damaged.
-        message: what is lost, for the operator.
+        message: a text for the operator.
     """
 
     offset: int
@@ -41,7 +41,7 @@ class LogFileReport(NamedTuple):
 
     Attributes:
         fault: why the file's header is invalid; empty if it is valid.
-        bad: the ranges before the last valid record that are no records.
+        bad: the ranges without a valid record before the last one.
         used_bytes: where the last valid record ends.
     """
 

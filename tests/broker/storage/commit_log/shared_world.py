@@ -26,7 +26,7 @@ SIZES = Sizes(file_bytes=4 * KIB, chunk_bytes=2 * KIB, log_bytes_min=8 * KIB, ta
 
 @dataclass
 class Model:
-    """What a store must have.
+    """The contents that a store must have.
 
     Attributes:
         written: all batches that were appended and not truncated.
@@ -147,7 +147,7 @@ class SharedWorld:
         self.open(number)
 
     def after_crash(self, random: Random, *, power: bool) -> SharedWorld:
-        """Return the world after a crash: what is left on the disk, and what must be there."""
+        """Return the world after a crash: the rest of the disk, and the models of the stores that must exist."""
         sim = self.sim.power_cut(random) if power else self.sim.restart()
         models = {number: model for number, model in self.models.items() if model.exists and not (model.is_removed)}
         return SharedWorld(sim, models, sizes=self.sizes)

@@ -68,7 +68,7 @@ def test_full_disk_refuses_groups_and_passes() -> None:
             refused += 1
             assert (store.end_offset, store.state) == (before, "active")
     assert refused > 100
-    assert len(world.models[1].written) > counts[1], "what was reserved is stored"
+    assert len(world.models[1].written) > counts[1], "reserved groups are stored"
     world.check()
     world.sync(0)
     world.truncate(2, 0)

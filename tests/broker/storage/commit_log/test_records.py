@@ -1,4 +1,4 @@
-"""Records of the commit log: what is packed is found again, and nothing else is taken for a record."""
+"""Records of the commit log: a scan finds the packed records and no other bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ payloads = some.lists(some.tuples(u63, some.binary(max_size=200)), min_size=1, m
 
 
 def written(records: list[tuple[int, bytes]]) -> bytes:
-    """Return a file with these records, of stores and with payloads, which are no batches."""
+    """Return a file with these records, of stores and with payloads that are not batches."""
     data = pack_file_header(FileHeader(NONCE, BASE, BASE))
     for store, payload in records:
         data += pack_record(Kind.STATE, store, payload, nonce=NONCE, position=BASE + len(data))
@@ -83,7 +83,7 @@ def test_damage_in_a_record_costs_this_record(records: list[tuple[int, bytes]], 
 
 
 @given(payloads, some.integers(1, 100))
-def test_records_of_another_place_or_log_are_none(records: list[tuple[int, bytes]], shift: int) -> None:
+def test_records_of_another_place_or_log_are_not_found(records: list[tuple[int, bytes]], shift: int) -> None:
     """The same bytes at another position, or with another nonce, contain no record."""
     data = written(records)
     for nonce, base in ((NONCE, BASE + 64 * shift), (NONCE ^ shift, BASE)):

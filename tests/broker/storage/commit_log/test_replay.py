@@ -1,4 +1,4 @@
-"""Replay of single records: what each kind does to the tail of its store."""
+"""Replay of single records: the effect of each kind on the tail of its store."""
 
 from __future__ import annotations
 

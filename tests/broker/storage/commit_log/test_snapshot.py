@@ -1,4 +1,4 @@
-"""Snapshots of tails: what is packed is unpacked, and damage is detected."""
+"""Snapshots of tails: packed tails are unpacked unchanged, and damage is detected."""
 
 from __future__ import annotations
 
