@@ -130,6 +130,7 @@ class NodeDir:
         """The directory for data that storage engines keep outside the partitions' directories."""
         return self.path / _ENGINES
 
+    @property
     def commit_log(self) -> Path:
         """The directory of the commit log, which exists once a partition has used it."""
         return self.path / COMMIT_LOG

@@ -100,8 +100,6 @@ def test_directory_names_its_engine(installed: object) -> None:
 def test_installed_engines_are_listed_and_cannot_replace_a_built_in_one(installed: dict[str, EntryPoint]) -> None:
     installed[SEGMENT] = EntryPoint(SEGMENT, f"{__name__}:OtherEngine", stores.GROUP)
     assert engine_names() == [SEGMENT, "memory", "rocksdb", OTHER], "file_model chooses the shared one"
-        "the shared file model is a setting of the segment engine"
-    )
     assert type(engine_named(disk_on(new_disk()), SEGMENT)) is SegmentEngine
 
 
