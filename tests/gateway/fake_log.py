@@ -132,7 +132,7 @@ class FakeIntake:
     def put(self, rows: RecordLists) -> None:
         pass
 
-    def put_columns(self, columns: pa.RecordBatch, partition: int | None) -> None:
+    def put_columns(self, columns: pa.RecordBatch, partition: int | None, size_bytes: int | None = None) -> None:
         pass
 
 

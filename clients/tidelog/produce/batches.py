@@ -100,9 +100,13 @@ class Delivery:
     async def settled(self) -> None:
         """Wait for the outcome without raising it; an error still counts as unreported."""
         if not self.done:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self.new_waiter()
+
+    def new_waiter(self) -> asyncio.Future[None]:
+        """Return a future that is completed with the outcome; called only before the outcome is known."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
 
     def succeed(self, base_offset: int, timestamp_us: int) -> None:
         """Record that the records are stored from `base_offset` on."""

@@ -68,8 +68,15 @@ class BulkAppender:
             accepted[0].traces += (rows.trace,)
         return None if accepted is None else PendingRows(*accepted, len(rows.values))
 
-    def put_columns(self, columns: pa.RecordBatch, partition: int | None) -> PendingReceipts | None:
-        """Accept canonical columns as one batch of one partition; `partition` None for any partition.
+    def put_columns(
+        self, columns: pa.RecordBatch, partition: int | None, size_bytes: int | None = None
+    ) -> PendingReceipts | None:
+        """Accept canonical columns as one batch of one partition.
+
+        Args:
+            columns: the columns.
+            partition: their partition; None for any.
+            size_bytes: size of the columns' buffers if the caller knows it, so that it is not computed; None otherwise.
 
         Return None if the topic or the partition is not cached, memory is short or other calls wait for it, there are
         no rows, the rows exceed a batch, or their keys or a partitioner determine their partitions.
@@ -77,7 +84,9 @@ class BulkAppender:
         Raises:
             TidelogError: the producer is closed, or its topic was deleted.
         """
-        options, size_bytes = self._options, columns.nbytes
+        options = self._options
+        if size_bytes is None:
+            size_bytes = columns.nbytes
         if not 0 < columns.num_rows <= options.batch_records or size_bytes > options.batch_bytes:
             return None
         if partition is None and (self._preparation.has_partitioner or "key" in columns.schema.names):

@@ -191,7 +191,8 @@ class PendingReceipts:
         outcomes: list[ChunkOutcome] = []
         for delivery, count in self._parts:
             delivery.watched = True
-            await delivery.settled()
+            if not delivery.done:
+                await delivery.new_waiter()  # `settled` would be one more coroutine for each request of the gateway
             if delivery.error is not None:
                 outcomes.append(ChunkOutcome(delivery.partition, count, error=copy_of_error(delivery.error)))
                 continue

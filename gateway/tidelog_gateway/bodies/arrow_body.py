@@ -50,10 +50,15 @@ Hold = Callable[[int], None]
 
 
 class ArrowRecords(NamedTuple):
-    """The record batches of a stream without the empty ones, converted to the canonical column types."""
+    """The record batches of a stream without the empty ones, converted to the canonical column types.
+
+    Attributes:
+        size_bytes: total size of the buffers of a single batch that was sent in the canonical types; otherwise None.
+    """
 
     batches: list[pa.RecordBatch]
     row_count: int
+    size_bytes: int | None = None
 
 
 async def arrow_records(
@@ -67,12 +72,10 @@ async def arrow_records(
     """
     plain = plain_batch(body)
     if plain is not None:
-        schema, batch = plain
-        _check_limits(batch.rows, records_max, batch.size_bytes, decoded_bytes_max)
-        if _BATCH_US + batch.size_bytes / _READ_BYTES_PER_US > _WORK_US_MAX:
+        _check_limits(plain[1].rows, records_max, plain[1].size_bytes, decoded_bytes_max)
+        if _takes_turns(plain[1]):
             await pace()
-        message = pa.py_buffer(body)[batch.message]
-        return ArrowRecords([_columns(message, schema, "record batch 0")], batch.rows)
+        return _plain_records(body, *plain)
     source = pa.BufferReader(body)
     messages = _Messages(source)
     schema, casts, _ = _schema(messages.next())
@@ -107,6 +110,30 @@ async def arrow_records(
     if not count:
         raise _fault("the stream has no records; send at least one")
     return ArrowRecords(batches, count)
+
+
+def records_at_once(body: Body, *, records_max: int, decoded_bytes_max: int) -> ArrowRecords | None:
+    """Read a stream that `plain_batch` recognises without yielding to the event loop.
+
+    Return None for other streams, and for those that are too large for that.
+
+    Raises:
+        Problem: as `arrow_records`.
+    """
+    plain = plain_batch(body)
+    if plain is None or _takes_turns(plain[1]):
+        return None
+    _check_limits(plain[1].rows, records_max, plain[1].size_bytes, decoded_bytes_max)
+    return _plain_records(body, *plain)
+
+
+def _takes_turns(batch: PlainBatch) -> bool:
+    return _BATCH_US + batch.size_bytes / _READ_BYTES_PER_US > _WORK_US_MAX
+
+
+def _plain_records(body: Body, schema: pa.Schema, batch: PlainBatch) -> ArrowRecords:
+    message = pa.py_buffer(body)[batch.message]
+    return ArrowRecords([_columns(message, schema, "record batch 0")], batch.rows, batch.size_bytes)
 
 
 def _check_limits(count: int, records_max: int, decoded_bytes: int, decoded_bytes_max: int) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 from starlette.types import Scope
 
-from tidelog_gateway.bodies.arrow_body import arrow_records, hold_room
+from tidelog_gateway.bodies.arrow_body import arrow_records, hold_room, records_at_once
 from tidelog_gateway.bodies.content_type import ARROW
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.budget.request_budget import Body
@@ -48,16 +48,20 @@ async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) 
     if gateway.caller is not None and len(body) > AT_ONCE_BYTES:
         await check_may_publish(scope, gateway, topic)
     settings = gateway.settings
-    try:
-        columns = await arrow_records(
-            body,
-            records_max=settings.records_per_request_max,
-            decoded_bytes_max=settings.body_bytes_max,
-            hold=partial(hold_room, scope, len(body)),
-            pace=_refuse_turn,
-        )
-    except _TakesTurnsError:
-        return None
+    columns = records_at_once(
+        body, records_max=settings.records_per_request_max, decoded_bytes_max=settings.body_bytes_max
+    )
+    if columns is None:
+        try:
+            columns = await arrow_records(
+                body,
+                records_max=settings.records_per_request_max,
+                decoded_bytes_max=settings.body_bytes_max,
+                hold=partial(hold_room, scope, len(body)),
+                pace=_refuse_turn,
+            )
+        except _TakesTurnsError:
+            return None
     answer, status = await publish_columns(gateway, topic, columns, None)
     return JsonAnswer(status, orjson.dumps(answer))
 

@@ -55,9 +55,18 @@ async def publish_columns(
         ProtocolError: the topic's name is invalid.
     """
     check_topic_name(topic)
-    columns = records.batches[0] if len(records.batches) == 1 else pa.Table.from_batches(records.batches)
-    outcomes = await _published_at_once(gateway, topic, columns, partition)
-    if outcomes is None:
+    outcomes: list[ChunkOutcome] | None = None
+    if len(records.batches) == 1:
+        columns: pa.RecordBatch | pa.Table = records.batches[0]
+        put = methodcaller("put_columns", columns, partition, records.size_bytes)
+        try:
+            outcomes = await gateway.producers.store_at_once(topic, put)
+        except UnknownTopicError:
+            outcomes = None  # The topic was deleted; it may have been recreated.
+    else:
+        columns = pa.Table.from_batches(records.batches)
+    if outcomes is None or isinstance(outcomes[0].error, UnknownTopicError):
+        # Nothing is stored: the producer could not accept the columns at once, or the topic was deleted.
         async with gateway.producers.use(topic) as place:
             outcomes = await _publish_once(place, columns, partition)
             if all(isinstance(outcome.error, UnknownTopicError) for outcome in outcomes):
@@ -93,23 +102,6 @@ async def publish_columns(
     if duplicates:
         answer["duplicates"] = duplicates
     return answer, 207 if errors else 200
-
-
-async def _published_at_once(
-    gateway: Gateway, topic: str, columns: pa.RecordBatch | pa.Table, partition: int | None
-) -> list[ChunkOutcome] | None:
-    """Publish columns of one batch if no request waits in the topic's queue.
-
-    Return None, with nothing stored, if the queue has to be used: the producer could not accept the columns at once, or
-    the topic was deleted.
-    """
-    if isinstance(columns, pa.Table):
-        return None
-    try:
-        outcomes = await gateway.producers.store_at_once(topic, methodcaller("put_columns", columns, partition))
-    except UnknownTopicError:
-        return None
-    return None if outcomes and isinstance(outcomes[0].error, UnknownTopicError) else outcomes
 
 
 async def _publish_once(

@@ -79,6 +79,7 @@ async def test_columns_that_need_waiting_or_splitting_are_not_accepted(client: C
     refused = producer.bulk_appender.put_columns
     assert refused(columns(0), None) is None, "no record"
     assert refused(columns(size=2000), None) is None, "larger than a batch"
+    assert refused(columns(), None, 4097) is None, "larger than a batch, by the size that the caller gives"
     assert refused(columns(), 99) is None, "the partition does not exist"
     assert refused(columns(keyed=True), None) is None, "the keys determine the partitions"
     held = [refused(columns(size=1000), None) for _ in range(3)]

@@ -50,6 +50,27 @@ async def test_a_large_batch_in_a_known_layout_takes_turns() -> None:
     assert len(turns) == 1
 
 
+async def test_a_plain_stream_is_read_at_once_unless_it_takes_turns() -> None:
+    body = stream(CANONICAL)
+    read_in_turns = await read(body)
+
+    def at_once(
+        body: bytes, records_max: int = 10, decoded_bytes_max: int = 10_000_000
+    ) -> arrow_body.ArrowRecords | None:
+        return arrow_body.records_at_once(body, records_max=records_max, decoded_bytes_max=decoded_bytes_max)
+
+    assert at_once(body) == read_in_turns
+    assert read_in_turns.size_bytes is not None
+    assert read_in_turns.size_bytes >= CANONICAL.nbytes
+    assert at_once(stream(CANONICAL, compression="lz4")) is None
+    assert at_once(stream(CANONICAL, CANONICAL)) is None
+    assert at_once(stream(columns_of([b"x" * 1_000] * 3_000)), records_max=3_000) is None
+    with pytest.raises(Problem, match="more than 2 records"):
+        at_once(body, records_max=2)
+    with pytest.raises(Problem, match="more than 20 bytes"):
+        at_once(body, decoded_bytes_max=20)
+
+
 PLAIN = stream(CANONICAL)
 HEAD_BYTES = PLAIN.index(b"abc")
 
