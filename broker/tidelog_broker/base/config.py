@@ -25,8 +25,6 @@ from tidelog_proto.topic_settings import DEFAULT_ENGINE, OTHER_NAME_PATTERN
 OFFSETS_PARTITIONS_MAX: Final = 1_024
 PARTITIONS_MAX_DEFAULT: Final = 120_000
 """A largest topic, the broker's own partitions, and some thousand others."""
-PARTITIONS_MAX_HIGHEST: Final = 200_000
-"""The largest number of partitions that was measured on one node (docs/performance.md)."""
 SEEDS_MAX: Final = 64
 
 
@@ -292,7 +290,6 @@ class NodeSettings(BaseModel):
     partitions_max: int = Field(
         PARTITIONS_MAX_DEFAULT,
         ge=1,
-        le=PARTITIONS_MAX_HIGHEST,
         description="Maximum number of partitions in all topics of the cluster; a topic that would exceed it is "
         "refused.",
     )
