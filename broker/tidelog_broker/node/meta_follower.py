@@ -46,11 +46,11 @@ class MetaFollower:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._woken = asyncio.Event()
-        self._attempted: int | None = None
+        self.attempted: int | None = None
         """The state that was saved, or last tried to be saved, as the offset in `__meta` before which it is applied."""
         self._retry_save_s: float | None = None
         """When the attempt is repeated, on the loop's clock; None if the state is saved."""
-        self._may_save_s = 0.0
+        self.may_save_s = 0.0
         """When the next state may be saved, on the loop's clock."""
         self._problem = ""
         self._save_problem = ""
@@ -71,7 +71,7 @@ class MetaFollower:
                 else:
                     await self._fetch()
                 await self._broker.meta_log.follow_changes()
-                await self._save()
+                await self.save()
                 if here is not None:
                     await self._ensure_offsets_topic()
                 self._problem = ""
@@ -117,13 +117,13 @@ class MetaFollower:
         if broker.routes.owner(META_KEY) == broker.node_id:
             await broker.found_offsets()
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
         """Save the applied state, if it has advanced or the last attempt failed at least `UNSAVED_AGAIN_S` ago."""
         broker = self._broker
         applied, retry_s = broker.meta_log.applied, self._retry_save_s
-        if applied == self._attempted and (retry_s is None or broker.loop.time() < retry_s):
+        if applied == self.attempted and (retry_s is None or broker.loop.time() < retry_s):
             return
-        if broker.loop.time() < self._may_save_s:
+        if broker.loop.time() < self.may_save_s:
             return  # The next round saves it.
         snapshot = await self._snapshot(applied)
         problem = ""
@@ -134,7 +134,7 @@ class MetaFollower:
                 f"cannot save the state of __meta to {broker.dir.meta_state}, so the next start would begin with older "
                 f"metadata; retrying: {error}"
             )
-        self._attempted = applied
+        self.attempted = applied
         self._retry_save_s = broker.loop.time() + UNSAVED_AGAIN_S if problem else None
         if problem and problem != self._save_problem:
             log.info("%s", problem)
@@ -154,7 +154,7 @@ class MetaFollower:
             snapshot.records.extend(record.SerializeToString() for record in records[first : first + SAVED_AT_ONCE])
         took_s += time.monotonic() - began_s
         if took_s > SAVE_S_LONG:
-            self._may_save_s = broker.loop.time() + SAVE_SHARE * took_s
+            self.may_save_s = broker.loop.time() + SAVE_SHARE * took_s
         return snapshot
 
     def _say(self, problem: str) -> None:

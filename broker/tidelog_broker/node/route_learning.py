@@ -16,7 +16,7 @@ from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-AGAIN_S: Final = 1.0
+ASK_ROUTES_S: Final = 1.0
 PAGES_AT_ONCE: Final = 4
 """Maximum number of pages of another node that are asked for in one round, of 512 topics and partitions each."""
 CHANGED_S: Final = 10.0
@@ -40,7 +40,7 @@ class RouteLearning:
         while True:
             if self._has_partitions_elsewhere():
                 await self.round()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(ASK_ROUTES_S)
 
     async def round(self) -> None:
         """Ask each linked node once."""

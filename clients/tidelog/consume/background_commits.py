@@ -18,7 +18,7 @@ from tidelog.requests.partial_results import Commits
 
 CALLBACKS_MAX: Final = 1000
 """Maximum number of distinct pending callbacks."""
-PARTITIONS_MAX: Final = 100_000
+WAITING_POSITIONS_MAX: Final = 100_000
 """Maximum number of partitions with a pending position."""
 
 OnCommit = Callable[[dict[TopicPartition, Committed], TidelogError | None], object]
@@ -76,10 +76,10 @@ class BackgroundCommits:
         callbacks = self._callbacks
         if on_commit is not None and on_commit not in callbacks:
             callbacks = [*callbacks, on_commit]
-        if len(callbacks) > CALLBACKS_MAX or len(self._waiting) + len(positions) > PARTITIONS_MAX:
+        if len(callbacks) > CALLBACKS_MAX or len(self._waiting) + len(positions) > WAITING_POSITIONS_MAX:
             raise BufferFullError(
                 f"{self._group}: {len(self._callbacks)} callbacks and positions of {len(self._waiting)} partitions are "
-                f"waiting for the commit in flight (limits: {CALLBACKS_MAX} and {PARTITIONS_MAX}): call commit(), "
+                f"waiting for the commit in flight (limits: {CALLBACKS_MAX} and {WAITING_POSITIONS_MAX}): call commit(), "
                 "which waits for them, before the next commit_soon()"
             )
         self._callbacks = callbacks

@@ -48,6 +48,7 @@ def drawn(points: Sequence[Point], title: str) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
         f"<title>{title}</title>",
+        f"<desc>{title}: {', '.join(panel.title for panel in PANELS)}, each over the number of partitions.</desc>",
         f"<style>{_STYLE}</style>",
         f'<text x="8" y="16" font-size="13" font-weight="600">{title}</text>',
     ]

@@ -139,13 +139,13 @@ async def test_a_large_state_is_saved_again_after_a_multiple_of_its_time(
     await founded.settled()
     node = founded.nodes["a"]
     follower = meta_follower.MetaFollower(node.broker)
-    await follower._save()
-    first = follower._attempted
+    await follower.save()
+    first = follower.attempted
     peer = await founded.peer("a")
     await peer.create("later")
     await founded.until(lambda: topics_of(founded, "a") == ["later"], "a does not follow")
-    await follower._save()
-    assert follower._attempted == first, "the state is saved for each change"
-    follower._may_save_s = 0.0
-    await follower._save()
-    assert follower._attempted == node.broker.meta_log.applied
+    await follower.save()
+    assert follower.attempted == first, "the state is saved for each change"
+    follower.may_save_s = 0.0
+    await follower.save()
+    assert follower.attempted == node.broker.meta_log.applied

@@ -13,7 +13,7 @@ from tests.clients.fake_node import FakeNode
 from tests.clients.sharing import Silence, new_topic, positions, reading, silence, until
 
 from tidelog import Client, Group, TopicPartition
-from tidelog.consume.background_commits import CALLBACKS_MAX, PARTITIONS_MAX, BackgroundCommits
+from tidelog.consume.background_commits import CALLBACKS_MAX, WAITING_POSITIONS_MAX, BackgroundCommits
 from tidelog.errors import (
     BufferFullError,
     ClosedError,
@@ -185,12 +185,12 @@ async def test_pending_commits_are_bounded() -> None:
         soon.add({A: CALLBACKS_MAX}, told)
     soon.add({A: CALLBACKS_MAX}, None)
     with pytest.raises(BufferFullError):
-        soon.add({TopicPartition("t", number): 0 for number in range(1, PARTITIONS_MAX + 1)}, None)
-    for number in range(PARTITIONS_MAX + 1):
+        soon.add({TopicPartition("t", number): 0 for number in range(1, WAITING_POSITIONS_MAX + 1)}, None)
+    for number in range(WAITING_POSITIONS_MAX + 1):
         soon.add({A: number}, None)
     store.gate.set()
     await soon.settled()
-    assert store.asked == [{A: PARTITIONS_MAX}]
+    assert store.asked == [{A: WAITING_POSITIONS_MAX}]
     assert told.told == []
 
 

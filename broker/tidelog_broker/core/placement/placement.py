@@ -272,12 +272,12 @@ def rebalance_plan(
 
 
 def _ranked(key: bytes, nodes: Iterable[NodeEntry]) -> list[NodeEntry]:
-    ranked = sorted(nodes, key=lambda node: (-_score(key, node), node.node_id))
+    ranked = sorted(nodes, key=lambda node: (-score(key, node), node.node_id))
     assert len({node.node_id for node in ranked}) == len(ranked), "duplicate node id"
     return ranked
 
 
-def _score(key: bytes, node: NodeEntry) -> float:
+def score(key: bytes, node: NodeEntry) -> float:
     assert 1 <= node.weight <= WEIGHT_MAX
     hashed = mmh3.hash64(key + node.node_id.encode(), 0, signed=False)[0]
     # The upper 52 bits plus one half: exact in a float, and never 0 or 1, for which the score is undefined.

@@ -18,7 +18,7 @@ from tidelog_broker.storage.commit_log.store_directory import finish_move
 from tidelog_broker.storage.commit_log.store_identity import (
     FILE_NAME,
     MOVED_NAME,
-    StoreIdentity,
+    TailIdentity,
     read_identity,
     write_identity,
 )
@@ -85,7 +85,7 @@ class SharedEngine(Engine):
         """Write the id of a new store into the directory, then record the store in the log, durably."""
         del segment_bytes
         store = secrets.randbits(63)
-        write_identity(self._disk.fs, directory, StoreIdentity(store, start))
+        write_identity(self._disk.fs, directory, TailIdentity(store, start))
         tail = Tail(store, start)
         with tail.lock:
             self.log.state(tail)

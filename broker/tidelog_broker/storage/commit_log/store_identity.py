@@ -22,14 +22,14 @@ _FILE: Final = struct.Struct("<4sIQ16sIQQI")
 _CRC: Final = struct.Struct("<I")
 
 
-class StoreIdentity(NamedTuple):
+class TailIdentity(NamedTuple):
     """The id of a store in the commit log, and what the store is."""
 
     store: int
     start: EpochStart
 
 
-def write_identity(fs: FileSystem, directory: Path, identity: StoreIdentity) -> None:
+def write_identity(fs: FileSystem, directory: Path, identity: TailIdentity) -> None:
     """Write the file, durably; the caller syncs the directory.
 
     Raises:
@@ -44,7 +44,7 @@ def write_identity(fs: FileSystem, directory: Path, identity: StoreIdentity) -> 
         file.datasync()
 
 
-def read_identity(fs: FileSystem, directory: Path) -> StoreIdentity:
+def read_identity(fs: FileSystem, directory: Path) -> TailIdentity:
     """Read the file.
 
     Raises:
@@ -63,4 +63,4 @@ def read_identity(fs: FileSystem, directory: Path) -> StoreIdentity:
     magic, version, store, *start = _FILE.unpack_from(data)
     if (magic, version) != (_MAGIC, _VERSION):
         raise DamagedError.at(path, 0, f"the file has magic {magic!r} and version {version}")
-    return StoreIdentity(store, EpochStart(*start))
+    return TailIdentity(store, EpochStart(*start))

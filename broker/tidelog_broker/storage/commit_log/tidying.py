@@ -41,7 +41,7 @@ class Tidying:
 
     def run(self) -> None:
         """Write a snapshot, copy tails out of the oldest files if the log is too large, and delete unused files."""
-        if not self._lock.acquire(blocking=False):
+        if self._log.failure or not self._lock.acquire(blocking=False):
             return
         try:
             self.save_snapshot()

@@ -264,7 +264,7 @@ def test_a_single_node_is_ranked_once_for_all_partitions_of_a_topic(monkeypatch:
         ranked.append(key)
         return 0.0
 
-    monkeypatch.setattr(placement, "_score", score)
+    monkeypatch.setattr(placement, "score", score)
     first_epochs(KEY[0], range(1_000), THREE, NODES[:1], alive=ALL, incarnation=lambda _: 7)
     assert len(ranked) == 1
     ranked.clear()

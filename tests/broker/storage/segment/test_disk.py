@@ -45,12 +45,17 @@ class Unscanned(dict[Path, OpenSegment]):
         raise AssertionError("all open segments are examined")
 
 
+class UnscannedSegments(OpenSegments):
+    def forbid_scans(self) -> None:
+        self._open = Unscanned(self._open)
+
+
 def test_a_read_does_not_examine_the_segments_that_logs_append_to() -> None:
-    opener, segments = Opener(), OpenSegments(2)
+    opener, segments = Opener(), UnscannedSegments(2)
     for number in range(20):
         path = Path(f"/appended-{number}")
         segments.adopt(path, opener.open(path))
-    segments._open = Unscanned(segments._open)
+    segments.forbid_scans()
     for name in ("/a", "/b", "/a"):
         with segments.lease(Path(name), partial(opener.open, Path(name))):
             assert len(segments) == 21
