@@ -79,8 +79,8 @@ class BackgroundCommits:
         if len(callbacks) > CALLBACKS_MAX or len(self._waiting) + len(positions) > WAITING_POSITIONS_MAX:
             raise BufferFullError(
                 f"{self._group}: {len(self._callbacks)} callbacks and positions of {len(self._waiting)} partitions are "
-                f"waiting for the commit in flight (limits: {CALLBACKS_MAX} and {WAITING_POSITIONS_MAX}): call commit(), "
-                "which waits for them, before the next commit_soon()"
+                f"waiting for the commit in flight (limits: {CALLBACKS_MAX} and {WAITING_POSITIONS_MAX}): call "
+                "commit(), which waits for them, before the next commit_soon()"
             )
         self._callbacks = callbacks
         ids = self._topic_ids()

@@ -278,6 +278,7 @@ def _ranked(key: bytes, nodes: Iterable[NodeEntry]) -> list[NodeEntry]:
 
 
 def score(key: bytes, node: NodeEntry) -> float:
+    """Return the rank of a node for a key by rendezvous hashing; the highest ones store the key's copies."""
     assert 1 <= node.weight <= WEIGHT_MAX
     hashed = mmh3.hash64(key + node.node_id.encode(), 0, signed=False)[0]
     # The upper 52 bits plus one half: exact in a float, and never 0 or 1, for which the score is undefined.
