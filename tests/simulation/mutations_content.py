@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition import deduplication
@@ -38,7 +38,7 @@ def window_begins_empty() -> Replacements:
 def window_outlives_its_epoch() -> Replacements:
     """A window continues in a later epoch of the same owner, including truncated batches."""
 
-    def is_ready_for(self: Deduplication, owner: Owner) -> bool:
+    def is_ready_for(self: Deduplication, owner: OffsetAssigner) -> bool:
         if self._window is not None:
             self._owner = owner
         return self._window is not None
@@ -78,7 +78,7 @@ def refused_batches_stay_in_the_window() -> Replacements:
     """The content of a batch is added to the window before its sequence is checked."""
     assign = Deduplication.assign
 
-    def add_first(self: Deduplication, owner: Owner, batches: Sequence[Batch]) -> Group:
+    def add_first(self: Deduplication, owner: OffsetAssigner, batches: Sequence[Batch]) -> Group:
         group = assign(self, owner, batches)
         for batch, outcome in zip(batches, group.outcomes, strict=False):
             if isinstance(outcome, ProtocolError) and self._window is not None and self._hasher is not None:

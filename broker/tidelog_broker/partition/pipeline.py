@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition.deduplication import INLINE_BYTES, Deduplication
@@ -249,18 +249,18 @@ class Pipeline:
             lambda rolled, error: self._made_space(owner, publishes, error, rolled=bool(rolled)),
         )
 
-    def _appender(self) -> Owner | ProtocolError | None:
+    def _appender(self) -> OffsetAssigner | ProtocolError | None:
         """Return the owner's state if a group may be appended now, else why not; None if that will be possible soon."""
         state = self._state
-        writer, known = state.replica.writer, state.quorum_known
-        if writer is None or state.refusal is not None:
-            return state.unwritable() or writer
-        # A writer owns the active epoch and participates in it; a writer that has the only copy is a quorum by itself.
+        assigner, known = state.replica.assigner, state.quorum_known
+        if assigner is None or state.refusal is not None:
+            return state.unwritable() or assigner
+        # With an assigner this node owns the active epoch and participates in it; an only copy is a quorum by itself.
         if known is None or known[0] is not state.replica.state.active:
-            return state.quorum_lost() or writer
-        return known[1] or writer
+            return state.quorum_lost() or assigner
+        return known[1] or assigner
 
-    def _drain(self, owner: Owner) -> list[PendingPublish]:
+    def _drain(self, owner: OffsetAssigner) -> list[PendingPublish]:
         """Take verified batches from the head, up to a group's size; refuse invalid ones and those of other epochs."""
         publishes: list[PendingPublish] = []
         size_bytes = 0
@@ -296,7 +296,7 @@ class Pipeline:
         return pending
 
     def _made_space(
-        self, owner: Owner, publishes: list[PendingPublish], error: BaseException | None, *, rolled: bool
+        self, owner: OffsetAssigner, publishes: list[PendingPublish], error: BaseException | None, *, rolled: bool
     ) -> None:
         self.has_rolled |= rolled
         if self._refusal is not None:
@@ -304,7 +304,7 @@ class Pipeline:
             self._refuse_publishes(publishes, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
             self._fail(publishes, error)
-        elif owner is not self._state.writer:
+        elif owner is not self._state.assigner:
             # The epoch has ended meanwhile: start over.
             self._put_back(publishes)
             self._busy = False
@@ -361,7 +361,7 @@ class Pipeline:
         self._busy = False
         self.go_on()
 
-    def _append(self, owner: Owner, publishes: list[PendingPublish]) -> None:
+    def _append(self, owner: OffsetAssigner, publishes: list[PendingPublish]) -> None:
         """Assign offsets to a group and start its write; `owner` may still append."""
         batches: list[Batch] = []
         for pending in publishes:
@@ -390,7 +390,7 @@ class Pipeline:
         self._driver.go()
 
     def _screened(
-        self, screen: Deduplication, owner: Owner, publishes: list[PendingPublish], batches: list[Batch]
+        self, screen: Deduplication, owner: OffsetAssigner, publishes: list[PendingPublish], batches: list[Batch]
     ) -> Group | None:
         """Assign offsets to a group without its duplicates; None if that has to wait.
 
@@ -432,8 +432,8 @@ class Pipeline:
         pending = self._uncommitted or self._queue or self.waiting_for_idle
         if not (pending or waiting.quorum or waiting.one or waiting.all):
             return  # Nothing is pending, as on a follower.
-        owner = self._state.replica.writer
-        # For a halted replica only, `PartitionState.high_watermark` differs from the core's; a writer is not halted.
+        owner = self._state.replica.assigner
+        # `PartitionState.high_watermark` differs from the core's for a halted replica only, which has no assigner.
         known = self._state.replica.state
         high_watermark = known.high_watermark if owner is not None else self._state.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
@@ -447,7 +447,7 @@ class Pipeline:
         """Settle publishes that wait for all replicas, because a replica has reported how many records it has."""
         if not self.waiting.all:
             return
-        owner = self._state.writer
+        owner = self._state.assigner
         if owner is not None:
             self.waiting.release(owner, self._state.high_watermark)
             if self.waiting_for_idle:
@@ -497,7 +497,7 @@ class PendingAcks:
         queue = self.one if acks == pb.ONE else self.all if acks == pb.ALL else self.quorum
         queue.append(_Awaiting(stored, duplicate, settle))
 
-    def release(self, owner: Owner, high_watermark: int) -> None:
+    def release(self, owner: OffsetAssigner, high_watermark: int) -> None:
         """Answer publishes that enough replicas hold."""
         waiting = self.quorum
         while waiting and waiting[0].stored.end_offset <= high_watermark:

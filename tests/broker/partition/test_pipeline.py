@@ -260,7 +260,7 @@ async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> 
     stand.disk.heal()
     await idle
     assert outcome.offset == 1
-    assert partition.state.writer is not None
+    assert partition.state.assigner is not None
 
 
 @pytest.mark.parametrize(("flush", "inline"), [(pb.NEVER, True), (pb.ALWAYS, False)])

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
 from tidelog_broker.partition.pipeline import PendingAcks
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
-def owner() -> Owner:
+def owner() -> OffsetAssigner:
     descriptor = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=["a", "b", "c"], ack_quorum=2)
-    made = Owner(descriptor, producers=ProducerTable())
+    made = OffsetAssigner(descriptor, producers=ProducerTable())
     made.next_offset = 9
     return made
 

@@ -50,7 +50,7 @@ def owned(cluster: Founded, key: PartitionKey) -> Partition:
     """Return the partition at the node that may write to it."""
     for node in cluster.nodes.values():
         partition = node.broker.partitions.find(key)
-        if partition is not None and partition.state.writer is not None:
+        if partition is not None and partition.state.assigner is not None:
             return partition
     raise AssertionError("the partition has no owner")
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
-from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner, PushWindow
+from tidelog_broker.core.replication.epoch_writer import Follower, Group, OffsetAssigner, PushWindow
 from tidelog_broker.core.replication.lost_offsets import Filling, filling
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
@@ -326,7 +326,7 @@ class Ownership:
         state, base = self._state, Position(self._state.active.start_offset, 0)
         self._recovered, filled = None, self._filling
         state.become("owner")
-        state.owner = Owner(state.active, producers=recovered.table, is_logged=recovered.is_logged)
+        state.owner = OffsetAssigner(state.active, producers=recovered.table, is_logged=recovered.is_logged)
         if len(state.active.placement) > 1:
             self._pushes = PushWindow.begin(state.key, state.active, state.timing, now_ms)
         if filled.batches:

@@ -37,7 +37,7 @@ from tidelog_broker.core.replication.effects import (
     Send,
     SyncAhead,
 )
-from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Follower, Group, OffsetAssigner
 from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.core.replication.owner_failure import OwnerMonitor
 from tidelog_broker.core.replication.ownership import Ownership
@@ -170,7 +170,7 @@ class Replica:
         return self.retiring or (self._planned_end.is_waiting and self.can_append)
 
     @property
-    def writer(self) -> Owner | None:
+    def assigner(self) -> OffsetAssigner | None:
         """The owner's state of the active epoch while `assign` may be called on this node; None otherwise."""
         state = self.state
         fence = state.fence
@@ -181,7 +181,7 @@ class Replica:
     @property
     def can_append(self) -> bool:
         """Whether `assign` may be called."""
-        return self.writer is not None
+        return self.assigner is not None
 
     @property
     def followers(self) -> Sequence[Follower]:
@@ -326,7 +326,7 @@ class Replica:
 
     def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
         """Assign offsets to verified batches, queue them for the log, send them to the followers; return the group."""
-        assert self.writer is not None
+        assert self.assigner is not None
         group = self.ownership.assign(batches, now_us=now_us, now_ms=now_ms)
         self._finish_step(now_ms)
         return group

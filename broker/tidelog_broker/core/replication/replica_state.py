@@ -26,7 +26,7 @@ from tidelog_broker.core.replication.effects import (
     Write,
     WriteFences,
 )
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
@@ -130,7 +130,7 @@ class ReplicaState:
         self.log = log
         self.cluster_hints = cluster_hints
         self.timing = timing
-        self.owner: Owner | None = None
+        self.owner: OffsetAssigner | None = None
         self.fence: Fence | None = None
         self._refresh_active()
         self.enter()

@@ -109,7 +109,7 @@ def _result(result: pb.ProducerBeginResult) -> pb.Envelope:
 
 
 def _known_epoch(partition: Partition, producer_id: int) -> int:
-    owner = partition.state.writer
+    owner = partition.state.assigner
     if owner is None:
         raise ProtocolError(pb.EPOCH_CHANGING, f"the epoch of {partition.name} has just ended; retry")
     return owner.producers.epoch_of(producer_id) or 0

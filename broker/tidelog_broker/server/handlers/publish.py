@@ -143,7 +143,7 @@ class PublishInProgress:
                     check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
                 stored = broker.partitions.by_topic.get(entry.topic_id)
                 partition = None if stored is None else stored.get(entry.partition)
-                is_owned = partition is not None and partition.replica.writer is not None
+                is_owned = partition is not None and partition.replica.assigner is not None
                 owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
                 if owner:
                     forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)

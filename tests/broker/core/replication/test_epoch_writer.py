@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
 from tidelog_proto import broker_pb2 as pb
@@ -23,11 +23,11 @@ def candidate(count: int = 1, *, producer: int = 0, sequence: int = 0) -> Batch:
     return Batch(unpack_header(data), data)
 
 
-def owner(*, start: int = 0, placement: tuple[str, ...] = ("a",), quorum: int = 1) -> Owner:
+def owner(*, start: int = 0, placement: tuple[str, ...] = ("a",), quorum: int = 1) -> OffsetAssigner:
     descriptor = pb.EpochDescriptor(
         epoch=4, owner="a", owner_incarnation=9, placement=placement, ack_quorum=quorum, start_offset=start
     )
-    return Owner(descriptor, producers=ProducerTable())
+    return OffsetAssigner(descriptor, producers=ProducerTable())
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 1000))
