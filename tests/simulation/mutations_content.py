@@ -9,7 +9,7 @@ import numpy as np
 
 from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.partition import deduplication
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.deduplication import Deduplication
@@ -51,7 +51,7 @@ def answered_at_once() -> Replacements:
     add = PendingAcks.add
 
     def answer(
-        self: PendingAcks, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int
+        self: PendingAcks, acks: pb.Acks, stored: PlacedBatch, duplicate: bool, settle: Settle, *, epoch: int
     ) -> None:
         if stored.duplicates and stored.duplicates == stored.end_sequence - stored.base_sequence:
             settle(stored, duplicate)

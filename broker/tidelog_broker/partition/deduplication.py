@@ -23,7 +23,7 @@ import numpy as np
 from tidelog_broker.core.deduplication_window import ROW_BYTES, DeduplicationWindow
 from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.topics import deduplicates
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.state import PartitionState
@@ -301,7 +301,7 @@ class Deduplication:
             judged = self._judge(owner, batch.header)
             if judged is None:
                 self._append(owner, batch, group)
-            elif isinstance(judged, StoredBatch):
+            elif isinstance(judged, PlacedBatch):
                 _note(group, self._with_dropped(judged, batch), is_retry=True)
             else:
                 self._take(self._driver.assign([batch]), group)
@@ -309,7 +309,7 @@ class Deduplication:
         group.end_offset = owner.next_offset
         return group
 
-    def _judge(self, owner: OffsetAssigner, header: BatchHeader) -> StoredBatch | bool | None:
+    def _judge(self, owner: OffsetAssigner, header: BatchHeader) -> PlacedBatch | bool | None:
         """Return None for a batch to be screened, the first outcome for a retry, and False for other batches."""
         if header.flags & Flags.CONTROL:
             return False
@@ -334,7 +334,7 @@ class Deduplication:
             return
         appended = self._driver.assign([screened.batch])
         (outcome,) = appended.outcomes
-        if isinstance(outcome, StoredBatch):
+        if isinstance(outcome, PlacedBatch):
             first, count = outcome.base_offset, len(screened.contents)
             window.add(screened.contents, np.arange(first, first + count), np.full(count, outcome.append_timestamp_us))
             if outcome.duplicates:
@@ -379,7 +379,7 @@ class Deduplication:
             )
         return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
 
-    def _with_dropped(self, stored: StoredBatch, batch: Batch) -> StoredBatch:
+    def _with_dropped(self, stored: PlacedBatch, batch: Batch) -> PlacedBatch:
         """Return the outcome of a retried batch, with its dropped records if the window still contains them."""
         kept = batch.header.record_count - stored.duplicates
         if not stored.duplicates or not kept or self._window is None or self._hasher is None:
@@ -390,7 +390,7 @@ class Deduplication:
         return stored._replace(dropped=_bits(~keep)) if int(keep.sum()) == kept else stored
 
 
-def _note(group: Group, outcome: StoredBatch | ProtocolError, *, is_retry: bool) -> None:
+def _note(group: Group, outcome: PlacedBatch | ProtocolError, *, is_retry: bool) -> None:
     group.outcomes.append(outcome)
     group.duplicates.append(is_retry)
 

@@ -3,19 +3,19 @@
 One group at a time is written. While it is written and synced the next one gathers in the queue, so a partition under
 load makes few large writes and an idle one answers at once; no linger setting is needed. Batches are verified as they
 arrive, in parallel to the previous group's write; a refused batch does not affect its neighbours. The next group does
-not wait for the replicas' acknowledgements: publishes with offsets wait in `PendingAcks`, up to a bound, for the high
+not wait for the replicas' acknowledgements: batches with offsets wait in `PendingAcks`, up to a bound, for the high
 watermark.
 
 Disk space is allocated before offsets are assigned, so a full disk refuses a group cleanly. A failed write or sync is
-final: the outcome of the group is unknown, all waiting publishes are refused and the node stops.
+final: the outcome of the group is unknown, all waiting batches are refused and the node stops.
 
-When an epoch ends, its publishes wait for the decision: records before its end are stored, records after it are not,
+When an epoch ends, its batches wait for the decision: records before its end are stored, records after it are not,
 and both outcomes are definite. Batches without offsets wait for the next epoch if this node owns it, too; otherwise
 they are refused, because their sender turns to the new owner, and permissions and settings were checked before. A batch
 that was computed from the state of the log is bound to the epoch in which the state was read, and refused in any other
 (ADR 0123).
 
-`PendingAcks` has one queue per kind of acknowledgement, in offset order, so complete publishes are always at the head.
+`PendingAcks` has one queue per kind of acknowledgement, in offset order, so complete batches are always at the head.
 A retry waits in the same queue, for the commit of its first attempt. `acks=all` concerns the replicas of the batch's
 epoch. While the epoch is open, their acknowledgements are known. After its end they are not reported any more: a batch
 that not all replicas were known to hold, or that is retried later, is answered with STORED_ON_QUORUM. Rejected: waiting
@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.partition.deduplication import INLINE_BYTES, Deduplication
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -55,8 +55,8 @@ us of the event loop's time, however small, and one request may bring thousands.
 """
 
 
-class PendingPublish:
-    """A batch in the pipeline.
+class QueuedBatch:
+    """One batch of a PUBLISH in the pipeline's queue, or in the group that is being made of its head.
 
     Attributes:
         header: the batch's header; None until the batch is verified.
@@ -91,7 +91,7 @@ class PendingPublish:
 
 
 class Pipeline:
-    """Queues the publishes of one partition, and writes them in groups, one group at a time.
+    """Queues the batches of one partition, and has them written in groups, one group at a time.
 
     Args:
         driver: assigns offsets and writes; it reports completed writes through `written`.
@@ -118,9 +118,9 @@ class Pipeline:
         self._bytes_max = tools.settings.partition_in_flight_bytes
         self._group_bytes_max = self._group_bytes = tools.settings.group_bytes
         self._screen: Deduplication | None = None
-        self._queue: deque[PendingPublish] = deque()
+        self._queue: deque[QueuedBatch] = deque()
         self.waiting = PendingAcks()
-        """Publishes with offsets that wait for replicas."""
+        """Batches with offsets that wait for replicas."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         """End offset and bytes of each group with offsets that is not committed yet."""
         self._uncommitted_bytes = 0
@@ -147,7 +147,7 @@ class Pipeline:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether a publish waits for every replica."""
+        """Whether a batch waits for every replica."""
         return bool(self.waiting.all)
 
     async def idle(self) -> None:
@@ -164,7 +164,7 @@ class Pipeline:
                 if not done.done():
                     done.set_result(None)
 
-    def submit(self, pending: PendingPublish) -> None:
+    def submit(self, pending: QueuedBatch) -> None:
         """Queue a batch. Its outcome is reported exactly once, possibly before this returns."""
         if self._refusal is not None:
             pending.settle(self._refusal, False)
@@ -228,25 +228,25 @@ class Pipeline:
             self._busy = True
             self._screen.build(owner, self._screen_built)
             return
-        publishes = self._drain(owner)
-        if not publishes:
+        drained = self._drain(owner)
+        if not drained:
             if self.waiting_for_idle:
                 self._tell_idle()
             return
         self._busy = True
         needed_bytes = 0
-        for pending in publishes:
+        for pending in drained:
             needed_bytes += len(pending.data) + -len(pending.data) % BATCH_ALIGNMENT_BYTES
         if self._screen is not None:
-            needed_bytes += len(publishes) * THINNED_EXTRA_BYTES
+            needed_bytes += len(drained) * THINNED_EXTRA_BYTES
         if self._log.has_space(owner.epoch, needed_bytes):
-            self._append(owner, publishes)
+            self._append(owner, drained)
             return
         engine = self._state.engine
         self._workers.start(
             self._io_key,
             lambda: self._log.make_space(owner.epoch, owner.next_offset, needed_bytes, engine=engine),
-            lambda rolled, error: self._made_space(owner, publishes, error, rolled=bool(rolled)),
+            lambda rolled, error: self._made_space(owner, drained, error, rolled=bool(rolled)),
         )
 
     def _appender(self) -> OffsetAssigner | ProtocolError | None:
@@ -260,9 +260,9 @@ class Pipeline:
             return state.quorum_lost() or assigner
         return known[1] or assigner
 
-    def _drain(self, owner: OffsetAssigner) -> list[PendingPublish]:
+    def _drain(self, owner: OffsetAssigner) -> list[QueuedBatch]:
         """Take verified batches from the head, up to a group's size; refuse invalid ones and those of other epochs."""
-        publishes: list[PendingPublish] = []
+        drained: list[QueuedBatch] = []
         size_bytes = 0
         while self._queue:
             head = self._queue[0]
@@ -275,56 +275,54 @@ class Pipeline:
             if head.epoch is None and head.tenure != self._tenure:
                 self._take().settle(self._state.interrupted(), False)
                 continue
-            if head.header is None or (publishes and size_bytes + len(head.data) > self._group_bytes):
+            if head.header is None or (drained and size_bytes + len(head.data) > self._group_bytes):
                 break
-            if len(publishes) == GROUP_BATCHES_MAX:
+            if len(drained) == GROUP_BATCHES_MAX:
                 self._rests = True
                 self._loop.call_soon(self._rested)
                 break
-            publishes.append(self._queue.popleft())
+            drained.append(self._queue.popleft())
             size_bytes += len(head.data)
         self.queued_bytes -= size_bytes
-        return publishes
+        return drained
 
     def _rested(self) -> None:
         self._rests = False
         self.go_on()
 
-    def _take(self) -> PendingPublish:
+    def _take(self) -> QueuedBatch:
         pending = self._queue.popleft()
         self.queued_bytes -= len(pending.data)
         return pending
 
     def _made_space(
-        self, owner: OffsetAssigner, publishes: list[PendingPublish], error: BaseException | None, *, rolled: bool
+        self, owner: OffsetAssigner, drained: list[QueuedBatch], error: BaseException | None, *, rolled: bool
     ) -> None:
         self.has_rolled |= rolled
         if self._refusal is not None:
             # The partition was deleted or stopped during the allocation: the files may be closed before a write.
-            self._refuse_publishes(publishes, self._refusal)
+            self._refuse_drained(drained, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
-            self._fail(publishes, error)
+            self._fail(drained, error)
         elif owner is not self._state.assigner:
             # The epoch has ended meanwhile: start over.
-            self._put_back(publishes)
+            self._put_back(drained)
             self._busy = False
             self.go_on()
         elif error is not None:
             if error.code == pb.DISK_FULL:
                 now_s = time.monotonic()
-                self._full_disk.add(len(publishes), now_s)
+                self._full_disk.add(len(drained), now_s)
                 self.full_since_s = self.full_since_s or now_s
-            self._refuse_publishes(
-                publishes, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS)
-            )
+            self._refuse_drained(drained, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None
-            self._append(owner, publishes)
+            self._append(owner, drained)
 
-    def _put_back(self, publishes: list[PendingPublish]) -> None:
+    def _put_back(self, drained: list[QueuedBatch]) -> None:
         """Put batches back at the head of the queue."""
-        self._queue.extendleft(reversed(publishes))
-        self.queued_bytes += sum(len(pending.data) for pending in publishes)
+        self._queue.extendleft(reversed(drained))
+        self.queued_bytes += sum(len(pending.data) for pending in drained)
 
     def _screen_built(self, error: ProtocolError | None) -> None:
         """Continue with the deduplication window, or refuse all queued batches."""
@@ -354,28 +352,28 @@ class Pipeline:
             return
         self.go_on()
 
-    def _refuse_publishes(self, publishes: list[PendingPublish], refusal: ProtocolError) -> None:
+    def _refuse_drained(self, drained: list[QueuedBatch], refusal: ProtocolError) -> None:
         """Refuse a group without offsets, and continue."""
-        for pending in publishes:
+        for pending in drained:
             pending.settle(refusal, False)
         self._busy = False
         self.go_on()
 
-    def _append(self, owner: OffsetAssigner, publishes: list[PendingPublish]) -> None:
+    def _append(self, owner: OffsetAssigner, drained: list[QueuedBatch]) -> None:
         """Assign offsets to a group and start its write; `owner` may still append."""
         batches: list[Batch] = []
-        for pending in publishes:
+        for pending in drained:
             assert pending.header is not None, "only verified batches are drained"
             batches.append(Batch(pending.header, pending.data))
         if self._screen is None:
             group = self._driver.assign(batches)
         else:
-            screened = self._screened(self._screen, owner, publishes, batches)
+            screened = self._screened(self._screen, owner, drained, batches)
             if screened is None:
                 return
             group = screened
-        for pending, outcome, duplicate in zip(publishes, group.outcomes, group.duplicates, strict=True):
-            if isinstance(outcome, StoredBatch):
+        for pending, outcome, duplicate in zip(drained, group.outcomes, group.duplicates, strict=True):
+            if isinstance(outcome, PlacedBatch):
                 self.waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
             else:
                 pending.settle(outcome, False)
@@ -390,31 +388,31 @@ class Pipeline:
         self._driver.go()
 
     def _screened(
-        self, screen: Deduplication, owner: OffsetAssigner, publishes: list[PendingPublish], batches: list[Batch]
+        self, screen: Deduplication, owner: OffsetAssigner, drained: list[QueuedBatch], batches: list[Batch]
     ) -> Group | None:
         """Assign offsets to a group without its duplicates; None if that has to wait.
 
         Unprocessed batches go back to the head of the queue.
         """
         if not screen.is_ready_for(owner):  # The topic was altered during the allocation or the preparation of a batch.
-            self._put_back(publishes)
+            self._put_back(drained)
             self._busy = False
             self.go_on()
             return None
         if screen.is_long(owner, batches[0]):
-            screen.prepare(owner, batches[0], lambda: self._made_space(owner, publishes, None, rolled=False))
+            screen.prepare(owner, batches[0], lambda: self._made_space(owner, drained, None, rolled=False))
             return None
         group = screen.assign(owner, batches)
-        self._put_back(publishes[len(group.outcomes) :])
-        del publishes[len(group.outcomes) :]
+        self._put_back(drained[len(group.outcomes) :])
+        del drained[len(group.outcomes) :]
         return group
 
-    def _fail(self, publishes: list[PendingPublish], error: BaseException) -> None:
+    def _fail(self, drained: list[QueuedBatch], error: BaseException) -> None:
         """Refuse a group of unknown outcome, and all later batches, because the disk has failed."""
         failure = ProtocolError(
             pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed, so its owner stops: {error}"
         )
-        for pending in publishes:
+        for pending in drained:
             pending.settle(failure, False)
         self._disk_failed(error)
 
@@ -427,7 +425,7 @@ class Pipeline:
             self._busy = False
 
     def released(self) -> None:
-        """Settle publishes that enough replicas hold, and continue."""
+        """Settle batches that enough replicas hold, and start the next group if none is being written."""
         waiting = self.waiting
         pending = self._uncommitted or self._queue or self.waiting_for_idle
         if not (pending or waiting.quorum or waiting.one or waiting.all):
@@ -444,7 +442,7 @@ class Pipeline:
             self.go_on()
 
     def acknowledged(self) -> None:
-        """Settle publishes that wait for all replicas, because a replica has reported how many records it has."""
+        """Settle batches that wait for all replicas, because a replica has reported how many records it has."""
         if not self.waiting.all:
             return
         owner = self._state.assigner
@@ -457,7 +455,7 @@ class Pipeline:
         """Handle the end of the epoch at `end_offset`, see `PendingAcks.decided`.
 
         Args:
-            refusal: the error for publishes that are not stored.
+            refusal: the error for batches that are not stored.
             handed_over: whether another node owns the next epoch.
         """
         self._tenure += handed_over
@@ -468,18 +466,18 @@ class Pipeline:
         self.go_on()
 
 
-Settle = Callable[[StoredBatch | ProtocolError, bool], None]
+Settle = Callable[[PlacedBatch | ProtocolError, bool], None]
 """Called once per batch with the stored position or the error, and whether the batch is a duplicate."""
 
 
 class _Awaiting(NamedTuple):
-    stored: StoredBatch
+    stored: PlacedBatch
     duplicate: bool
     settle: Settle
 
 
 class PendingAcks:
-    """Queues the publishes of one partition that have offsets, by the kind of acknowledgement that they wait for."""
+    """Queues the batches of one partition that have offsets, by the kind of acknowledgement that they wait for."""
 
     def __init__(self) -> None:
         self.quorum: deque[_Awaiting] = deque()
@@ -489,7 +487,7 @@ class PendingAcks:
     def __bool__(self) -> bool:
         return bool(self.quorum or self.one or self.all)
 
-    def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int) -> None:
+    def add(self, acks: pb.Acks, stored: PlacedBatch, duplicate: bool, settle: Settle, *, epoch: int) -> None:
         """Add a batch with offsets. `epoch` is the open epoch; a retry may be in an earlier one."""
         if acks == pb.ALL and stored.epoch != epoch:
             settle(_on_quorum(stored), False)
@@ -498,7 +496,7 @@ class PendingAcks:
         queue.append(_Awaiting(stored, duplicate, settle))
 
     def release(self, owner: OffsetAssigner, high_watermark: int) -> None:
-        """Answer publishes that enough replicas hold."""
+        """Answer batches that enough replicas hold."""
         waiting = self.quorum
         while waiting and waiting[0].stored.end_offset <= high_watermark:
             stored, duplicate, settle = waiting.popleft()
@@ -509,10 +507,10 @@ class PendingAcks:
             _settle(self.all, min(high_watermark, owner.held_by_all))
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
-        """Answer all publishes: the epoch has ended; records before its end are stored, later ones are not.
+        """Answer all batches: the epoch has ended; records before its end are stored, later ones are not.
 
         Args:
-            refusal: the error for publishes that are not stored.
+            refusal: the error for batches that are not stored.
             held_by_all: the offset up to which all replicas are known to have the records.
         """
         for waiting in (self.quorum, self.one, self.all):
@@ -526,7 +524,7 @@ class PendingAcks:
                     settle(stored, duplicate)
 
     def fail(self, error: ProtocolError) -> None:
-        """Fail all publishes: their outcome stays unknown."""
+        """Fail all batches: their outcome stays unknown."""
         for waiting in (self.quorum, self.one, self.all):
             while waiting:
                 waiting.popleft().settle(error, False)
@@ -538,7 +536,7 @@ def _settle(waiting: deque[_Awaiting], end_offset: int) -> None:
         settle(stored, duplicate)
 
 
-def _on_quorum(stored: StoredBatch) -> ProtocolError:
+def _on_quorum(stored: PlacedBatch) -> ProtocolError:
     return ProtocolError(
         pb.STORED_ON_QUORUM,
         f"the batch is stored at offset {stored.base_offset} and committed, but its epoch {stored.epoch} has ended, "

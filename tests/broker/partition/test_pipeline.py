@@ -11,30 +11,30 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.replication.ports import Plan
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import GROUP_BATCHES_MAX, PendingPublish
+from tidelog_broker.partition.pipeline import GROUP_BATCHES_MAX, QueuedBatch
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
-Outcome = tuple[StoredBatch | ProtocolError, bool]
+Outcome = tuple[PlacedBatch | ProtocolError, bool]
 
 
 class Settled(list[Outcome]):
     """Outcome of one batch; settled at most once."""
 
-    def __call__(self, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+    def __call__(self, outcome: PlacedBatch | ProtocolError, duplicate: bool) -> None:
         assert not self, "settled twice"
         self.append((outcome, duplicate))
 
     @property
     def offset(self) -> int:
         (outcome, _), *_ = self
-        assert isinstance(outcome, StoredBatch), outcome
+        assert isinstance(outcome, PlacedBatch), outcome
         return outcome.base_offset
 
     @property
@@ -51,10 +51,10 @@ async def partition(node: Node, peer: Peer) -> Partition:
     return node.broker.partitions.get(topic.topic_id, 0)
 
 
-def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[PendingPublish, Settled]:
+def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[QueuedBatch, Settled]:
     settle = Settled()
     view = memoryview(bytearray(data))
-    pending = PendingPublish(view, unpack_header(view) if verified else None, settle)
+    pending = QueuedBatch(view, unpack_header(view) if verified else None, settle)
     partition.pipeline.submit(pending)
     return pending, settle
 
@@ -118,7 +118,7 @@ async def test_batch_bound_to_another_epoch_is_refused_alone(stand: Stand, parti
     await stand.disk.held_up()
     for bound in (epoch, None, epoch - 1, epoch + 1, epoch):
         settle, data = Settled(), memoryview(bytearray(batch(b"x")))
-        partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=bound))
+        partition.pipeline.submit(QueuedBatch(data, unpack_header(data), settle, epoch=bound))
         outcomes.append(settle)
     stand.disk.heal()
     await partition.pipeline.idle()
@@ -131,7 +131,7 @@ async def test_a_bound_batch_is_refused_in_the_next_epoch_of_the_same_owner(stan
     stand.disk.hold("sync")
     first, settle, data = submit(partition)[1], Settled(), memoryview(bytearray(batch(b"x")))
     await stand.disk.held_up()
-    partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=epoch))
+    partition.pipeline.submit(QueuedBatch(data, unpack_header(data), settle, epoch=epoch))
     partition.driver.roll_over(partition.replica.ownership.plan_next())
     stand.disk.heal()
     await partition.pipeline.idle()
@@ -321,7 +321,7 @@ async def test_queue_continues_after_a_roll_that_triggers_retention(stand: Stand
         outcomes = [submit(partition, data)[1] for _ in range(2)]
         async with asyncio.timeout(10):
             await partition.pipeline.idle()
-        assert all(isinstance(outcome, StoredBatch) for ((outcome, _),) in outcomes)
+        assert all(isinstance(outcome, PlacedBatch) for ((outcome, _),) in outcomes)
     assert partition.replica.state.deleted_below > 0
 
 

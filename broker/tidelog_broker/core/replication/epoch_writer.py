@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import Send
 from tidelog_broker.core.replication.ports import Batch, Position, Timing
-from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch, ProducerTable
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, stamp_owner
@@ -50,7 +50,7 @@ class Group:
     headers: list[BatchHeader] = field(default_factory=list)
     ends: list[Position] = field(default_factory=list)
     """The positions after each of `batches`."""
-    outcomes: list[StoredBatch | ProtocolError] = field(default_factory=list)
+    outcomes: list[PlacedBatch | ProtocolError] = field(default_factory=list)
     duplicates: list[bool] = field(default_factory=list)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch, ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import digest_after, unpack_header
 from tidelog_proto.batch.record_batch import encode_batch
@@ -43,7 +43,7 @@ def test_offsets_are_contiguous_and_stamped_batches_are_valid_and_chained(counts
         assert stored == header
         assert (stored.base_offset, stored.epoch, stored.owner_incarnation) == (expected, 4, 9)
         assert stored.digest == digest
-        assert isinstance(outcome, StoredBatch)
+        assert isinstance(outcome, PlacedBatch)
         assert outcome.base_offset == expected
         expected = stored.end_offset
     assert subject.digest == digest
