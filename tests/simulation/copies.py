@@ -68,7 +68,7 @@ class Copy:
 
         def verified() -> None:
             pending.header = header
-            pipeline.go_on()
+            pipeline.start_next_group()
 
         self.process.after(self.process.read_us(), verified)
         pipeline.submit(pending)

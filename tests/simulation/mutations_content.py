@@ -76,10 +76,10 @@ def numbers_of_dropped_records_left_over() -> Replacements:
 
 def refused_batches_stay_in_the_window() -> Replacements:
     """The content of a batch is added to the window before its sequence is checked."""
-    assign = Deduplication.assign
+    accept = Deduplication.screen_and_accept
 
     def add_first(self: Deduplication, owner: OffsetAssigner, batches: Sequence[Batch]) -> Group:
-        group = assign(self, owner, batches)
+        group = accept(self, owner, batches)
         for batch, outcome in zip(batches, group.outcomes, strict=False):
             if isinstance(outcome, ProtocolError) and self._window is not None and self._hasher is not None:
                 contents = self._hasher.hashes(RecordBatch(batch.header, batch.data[HEADER_BYTES:]))
@@ -88,4 +88,4 @@ def refused_batches_stay_in_the_window() -> Replacements:
                     self._window.add(contents, offsets, np.full(len(contents), self._now_us(owner)))
         return group
 
-    return [(Deduplication, "assign", add_first)]
+    return [(Deduplication, "screen_and_accept", add_first)]

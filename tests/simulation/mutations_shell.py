@@ -96,7 +96,7 @@ def appends_told_at_once() -> Replacements:
     """An append counts as written when it is on its way to the disk."""
 
     def append(self: ReplicaDriver, group: list[Append]) -> None:
-        synced = self.view.synced(group[0].epoch)
+        synced = self.view.syncs_appends(group[0].epoch)
         self._tools.io.start(self._io_key, lambda: log_writer.append(self.view, group, synced=synced), lambda *_: None)
         self._appended(group, 0.0, ok=True, error=None)
 

@@ -274,7 +274,7 @@ class Deduplication:
         return prepared[1] if prepared is not None and prepared[0].data is batch.data else None
 
     def prepare(self, owner: OffsetAssigner, batch: Batch, done: Callable[[], None]) -> None:
-        """Screen a long batch on another thread; `done` is called when `assign` may follow."""
+        """Screen a long batch on another thread; `done` is called when `screen_and_accept` may follow."""
         window = self._window
         assert window is not None
 
@@ -286,8 +286,10 @@ class Deduplication:
         work = partial(self._screen, window, batch, now_us=self._now_us(owner), log_start=self._state.log_start)
         self._tools.readers.start(self._io_key, work, screened)
 
-    def assign(self, owner: OffsetAssigner, batches: Sequence[Batch]) -> Group:
-        """Assign offsets to batches, in order, up to the first that needs `prepare`; the caller then calls `driver.go`.
+    def screen_and_accept(self, owner: OffsetAssigner, batches: Sequence[Batch]) -> Group:
+        """Drop duplicates and have the driver assign offsets, in order, up to the first batch that needs `prepare`.
+
+        The caller then calls `ReplicaDriver.execute_accepted`.
 
         Returns:
             The outcomes of the first batches, as many as were processed.
@@ -304,7 +306,7 @@ class Deduplication:
             elif isinstance(judged, PlacedBatch):
                 _note(group, self._with_dropped(judged, batch), is_retry=True)
             else:
-                self._take(self._driver.assign([batch]), group)
+                self._take(self._driver.accept_group([batch]), group)
         self._prepared = None
         group.end_offset = owner.next_offset
         return group
@@ -332,7 +334,7 @@ class Deduplication:
         except ProtocolError as error:
             _note(group, error, is_retry=False)
             return
-        appended = self._driver.assign([screened.batch])
+        appended = self._driver.accept_group([screened.batch])
         (outcome,) = appended.outcomes
         if isinstance(outcome, PlacedBatch):
             first, count = outcome.base_offset, len(screened.contents)

@@ -1,8 +1,12 @@
-"""A partition's pipeline, its single writer: drain, verify, assign, append, sync, complete.
+"""A partition's pipeline at its owner, the only source of producers' batches: drain, reserve space, assign, complete.
+
+`server/handlers/publish.py` verifies each batch when it arrives: before it is queued, or on a worker while it waits. A
+batch at the head that is not verified yet stops the drain, and a refused batch does not affect the others. The sequence
+numbers of a batch are checked when its offset is assigned (`OffsetAssigner.assign`, `ProducerTable.check`). The
+replica's driver executes all writes of the partition, including those that do not come from producers.
 
 One group at a time is written. While it is written and synced the next one gathers in the queue, so a partition under
-load makes few large writes and an idle one answers at once; no linger setting is needed. Batches are verified as they
-arrive, in parallel to the previous group's write; a refused batch does not affect its neighbours. The next group does
+load makes few large writes and an idle one answers at once; no linger setting is needed. The next group does
 not wait for the replicas' acknowledgements: batches with offsets wait in `PendingAcks`, up to a bound, for the high
 watermark.
 
@@ -94,7 +98,7 @@ class Pipeline:
     """Queues the batches of one partition, and has them written in groups, one group at a time.
 
     Args:
-        driver: assigns offsets and writes; it reports completed writes through `written`.
+        driver: assigns offsets and writes; `Partition.appended` passes its completed writes to `written`.
         failed: called with the error if the disk fails.
     """
 
@@ -185,7 +189,7 @@ class Pipeline:
         self._queue.append(pending)
         self.queued_bytes += len(pending.data)
         if not self._busy:
-            self.go_on()
+            self.start_next_group()
 
     def refuse(self, error: ProtocolError) -> None:
         """Refuse all queued and all future batches: the partition was deleted or has failed, or the node stops."""
@@ -207,8 +211,8 @@ class Pipeline:
 
     # --- writing groups of batches in turn ----------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """Start the next group if the partition may be written and the head of the queue is verified."""
+    def start_next_group(self) -> None:
+        """Start the next group if none is being written, this node may append, and the queue's head is verified."""
         if self._busy or (self._rests and self._queue):
             return
         if not self._queue:
@@ -239,7 +243,7 @@ class Pipeline:
             needed_bytes += len(pending.data) + -len(pending.data) % BATCH_ALIGNMENT_BYTES
         if self._screen is not None:
             needed_bytes += len(drained) * THINNED_EXTRA_BYTES
-        if self._log.has_space(owner.epoch, needed_bytes):
+        if self._log.has_room(owner.epoch, needed_bytes):
             self._append(owner, drained)
             return
         engine = self._state.engine
@@ -288,7 +292,7 @@ class Pipeline:
 
     def _rested(self) -> None:
         self._rests = False
-        self.go_on()
+        self.start_next_group()
 
     def _take(self) -> QueuedBatch:
         pending = self._queue.popleft()
@@ -308,7 +312,7 @@ class Pipeline:
             # The epoch has ended meanwhile: start over.
             self._put_back(drained)
             self._busy = False
-            self.go_on()
+            self.start_next_group()
         elif error is not None:
             if error.code == pb.DISK_FULL:
                 now_s = time.monotonic()
@@ -331,7 +335,7 @@ class Pipeline:
         self._busy = False
         if error is not None:
             self.flush(error)
-        self.go_on()
+        self.start_next_group()
 
     def roll(self) -> None:
         """Roll the log to a new segment, unless a group is being written or queued."""
@@ -350,14 +354,14 @@ class Pipeline:
         if error is not None and not isinstance(error, DiskFullError):
             self._disk_failed(error)
             return
-        self.go_on()
+        self.start_next_group()
 
     def _refuse_drained(self, drained: list[QueuedBatch], refusal: ProtocolError) -> None:
         """Refuse a group without offsets, and continue."""
         for pending in drained:
             pending.settle(refusal, False)
         self._busy = False
-        self.go_on()
+        self.start_next_group()
 
     def _append(self, owner: OffsetAssigner, drained: list[QueuedBatch]) -> None:
         """Assign offsets to a group and start its write; `owner` may still append."""
@@ -366,7 +370,7 @@ class Pipeline:
             assert pending.header is not None, "only verified batches are drained"
             batches.append(Batch(pending.header, pending.data))
         if self._screen is None:
-            group = self._driver.assign(batches)
+            group = self._driver.accept_group(batches)
         else:
             screened = self._screened(self._screen, owner, drained, batches)
             if screened is None:
@@ -385,7 +389,7 @@ class Pipeline:
         size_bytes = sum(map(len, group.batches))
         self._uncommitted.append((group.end_offset, size_bytes))
         self._uncommitted_bytes += size_bytes
-        self._driver.go()
+        self._driver.execute_accepted()
 
     def _screened(
         self, screen: Deduplication, owner: OffsetAssigner, drained: list[QueuedBatch], batches: list[Batch]
@@ -397,12 +401,12 @@ class Pipeline:
         if not screen.is_ready_for(owner):  # The topic was altered during the allocation or the preparation of a batch.
             self._put_back(drained)
             self._busy = False
-            self.go_on()
+            self.start_next_group()
             return None
         if screen.is_long(owner, batches[0]):
             screen.prepare(owner, batches[0], lambda: self._made_space(owner, drained, None, rolled=False))
             return None
-        group = screen.assign(owner, batches)
+        group = screen.screen_and_accept(owner, batches)
         self._put_back(drained[len(group.outcomes) :])
         del drained[len(group.outcomes) :]
         return group
@@ -419,7 +423,10 @@ class Pipeline:
     # --- outcome of a group ----------------------------------------------------------------------------
 
     def written(self, end_offset: int) -> None:
-        """Allow the next group: this node's log is durable up to `end_offset`."""
+        """Record that this node's log is written up to `end_offset`, so that the next group may start.
+
+        It is started by `released`, which `Partition` calls next: in `appended`, or when the high watermark moves.
+        """
         if self.group is not None and end_offset >= self.group.end_offset:
             self.group = None
             self._busy = False
@@ -439,7 +446,7 @@ class Pipeline:
         if owner is not None:
             waiting.release(owner, high_watermark)
         if self._queue or self.waiting_for_idle:
-            self.go_on()
+            self.start_next_group()
 
     def acknowledged(self) -> None:
         """Settle batches that wait for all replicas, because a replica has reported how many records it has."""
@@ -463,7 +470,7 @@ class Pipeline:
         self._uncommitted_bytes = 0
         self.full_since_s = None  # No batch was refused for a full disk in the next epoch yet.
         self.waiting.decided(end_offset, refusal, held_by_all=held_by_all)
-        self.go_on()
+        self.start_next_group()
 
 
 Settle = Callable[[PlacedBatch | ProtocolError, bool], None]

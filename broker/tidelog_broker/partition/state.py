@@ -106,7 +106,7 @@ class PartitionState:
     @property
     def syncs_every_group(self) -> bool:
         """Whether an append to the active epoch is synced before it is acknowledged."""
-        return self._driver.view.synced(self.epoch)
+        return self._driver.view.syncs_appends(self.epoch)
 
     def is_changing(self, epoch: int) -> bool:
         """Return whether `epoch` is over, or about to end."""

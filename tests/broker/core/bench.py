@@ -191,4 +191,4 @@ class Bench(ReplicaState):
 
     def queue(self, batches: Sequence[Batch]) -> None:
         """Queue batches for the open epoch, like an append of the owner."""
-        self.append([batch.data for batch in batches], ends_of(batches), lambda _now_ms: None)
+        self.queue_append([batch.data for batch in batches], ends_of(batches), lambda _now_ms: None)

@@ -101,10 +101,10 @@ async def test_unverified_head_blocks_the_queue_and_refused_one_is_removed(parti
     await asyncio.sleep(0)
     assert not third_outcome
     second.header = unpack_header(second.data)
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     assert not third_outcome
     first.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     await partition.pipeline.idle()
     assert first_outcome.code == pb.CORRUPT_BATCH
     assert (second_outcome.offset, third_outcome.offset) == (1, 2)
@@ -171,7 +171,7 @@ async def test_batch_pending_during_another_ownership_is_refused(tmp_path: Path,
 async def test_pipeline_is_idle_after_only_refused_batches(partition: Partition) -> None:
     pending, outcome = submit(partition, verified=False)
     pending.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     async with asyncio.timeout(10):
         await partition.pipeline.idle()
     assert outcome.code == pb.CORRUPT_BATCH
@@ -185,7 +185,7 @@ async def test_refuse_answers_queued_and_later_batches(stand: Stand, partition: 
     partition.pipeline.refuse(ProtocolError(pb.SHUTTING_DOWN, "the node stops"))
     assert late.code == pb.SHUTTING_DOWN
     waiting.header = unpack_header(waiting.data)
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     _, after = submit(partition)
     assert after.code == pb.SHUTTING_DOWN
     stand.disk.heal()
@@ -349,7 +349,7 @@ async def test_full_queue_refuses_batches_until_there_is_room(stand: Stand) -> N
     assert third.code == pb.OVERLOADED
     assert not second
     head.header = unpack_header(head.data)
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     await partition.pipeline.idle()
     assert (first.offset, second.offset) == (0, 1)
     _, fourth = submit(partition, data)

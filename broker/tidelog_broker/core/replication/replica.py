@@ -171,7 +171,7 @@ class Replica:
 
     @property
     def assigner(self) -> OffsetAssigner | None:
-        """The owner's state of the active epoch while `assign` may be called on this node; None otherwise."""
+        """The owner's state of the active epoch while `accept_group` may be called on this node; None otherwise."""
         state = self.state
         fence = state.fence
         if state.role != "owner" or (fence is not None and fence.entry.HasField("promised")):
@@ -180,7 +180,7 @@ class Replica:
 
     @property
     def can_append(self) -> bool:
-        """Whether `assign` may be called."""
+        """Whether `accept_group` may be called."""
         return self.assigner is not None
 
     @property
@@ -324,10 +324,10 @@ class Replica:
 
     # --- the owner -------------------------------------------------------------------------------------
 
-    def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
-        """Assign offsets to verified batches, queue them for the log, send them to the followers; return the group."""
+    def accept_group(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
+        """Accept verified batches as the owner: one step of `Ownership.accept_group`; return the group."""
         assert self.assigner is not None
-        group = self.ownership.assign(batches, now_us=now_us, now_ms=now_ms)
+        group = self.ownership.accept_group(batches, now_us=now_us, now_ms=now_ms)
         self._finish_step(now_ms)
         return group
 
@@ -448,7 +448,7 @@ class Replica:
             positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
             if self.catch_up.fetch is not None:
                 self.catch_up.pushed()
-            state.append(content, positions, self._acknowledge)
+            state.queue_append(content, positions, self._acknowledge)
         else:
             self._acknowledge(now_ms)
         return is_plain

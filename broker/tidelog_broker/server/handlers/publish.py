@@ -322,7 +322,7 @@ def _submit(
         pending.header = header
         if error is not None:
             pending.refusal = error if isinstance(error, ProtocolError) else _unexpected(error)
-        partition.pipeline.go_on()
+        partition.pipeline.start_next_group()
 
     broker.threads.verifiers.start(0, lambda: _verified(data, topic, keyed=keyed), judged)
     partition.pipeline.submit(pending)
