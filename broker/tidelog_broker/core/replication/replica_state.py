@@ -131,6 +131,7 @@ class ReplicaState:
         None until a fetch is complete."""
         self.log = log
         self.cluster_hints = cluster_hints
+        """Which nodes seem to be alive, and plans of epochs; the driver's `neighbours` is the same object."""
         self.timing = timing
         self.owner: OffsetAssigner | None = None
         """Assigns the offsets of the active epoch; None if this node does not own it, or is still opening it."""
