@@ -527,7 +527,7 @@ class Broker:
                 partition.state.is_moving,
             )
             for partition in self.partitions.all()
-            if partition.state.writer is not None
+            if partition.state.assigner is not None
         ]
 
     def _roll_over(self, key: PartitionKey, plan: Plan) -> None:

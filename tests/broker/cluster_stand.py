@@ -223,7 +223,7 @@ class ClusterStand:
     def owners(self) -> list[str]:
         """The nodes that may give out offsets."""
         found = {name: node.broker.partitions.find(self.key) for name, node in self.nodes.items()}
-        return [name for name, one in found.items() if one is not None and one.state.writer is not None]
+        return [name for name, one in found.items() if one is not None and one.state.assigner is not None]
 
     async def owner(self, *, but: str = "") -> str:
         """Wait for an owner other than `but`."""

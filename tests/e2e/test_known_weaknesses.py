@@ -20,7 +20,7 @@ from tests.broker.stand import settled
 from tests.simulation.mutants import MUTANTS
 
 from tidelog_broker.core.topics import OFFSETS_KEY
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
 
@@ -281,7 +281,7 @@ async def test_a_forwarded_publish_waits_for_the_requested_acks(
     pipeline = three.nodes[owner].broker.partitions.get(topic_id, 0).pipeline
     submit = pipeline.submit
 
-    def noting(pending: PendingPublish) -> None:
+    def noting(pending: QueuedBatch) -> None:
         seen.append(pending.acks)
         submit(pending)
 

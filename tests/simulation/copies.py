@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from tests.simulation.history import PublishReply
 
 from tidelog_broker.core.replication.ports import Plan
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader
@@ -58,22 +58,22 @@ class Copy:
         """Queue a client's batch, as `server.handlers.publish` does."""
         random, pipeline = self.process.world.clock.random, self.partition.pipeline
 
-        def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        def settle(outcome: PlacedBatch | ProtocolError, duplicate: bool) -> None:
             reply(self._reply(outcome))
 
         if random.random() >= VERIFIED_LATE:
-            pipeline.submit(PendingPublish(memoryview(data), header, settle, acks=acks))
+            pipeline.submit(QueuedBatch(memoryview(data), header, settle, acks=acks))
             return
-        pending = PendingPublish(memoryview(data), None, settle, acks=acks)
+        pending = QueuedBatch(memoryview(data), None, settle, acks=acks)
 
         def verified() -> None:
             pending.header = header
-            pipeline.go_on()
+            pipeline.start_next_group()
 
         self.process.after(self.process.read_us(), verified)
         pipeline.submit(pending)
 
-    def _reply(self, outcome: StoredBatch | ProtocolError) -> PublishReply:
+    def _reply(self, outcome: PlacedBatch | ProtocolError) -> PublishReply:
         if isinstance(outcome, ProtocolError):
             return PublishReply(
                 "denied" if outcome.definite else "unknown",

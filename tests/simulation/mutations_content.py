@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.partition import deduplication
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.deduplication import Deduplication
@@ -38,7 +38,7 @@ def window_begins_empty() -> Replacements:
 def window_outlives_its_epoch() -> Replacements:
     """A window continues in a later epoch of the same owner, including truncated batches."""
 
-    def is_ready_for(self: Deduplication, owner: Owner) -> bool:
+    def is_ready_for(self: Deduplication, owner: OffsetAssigner) -> bool:
         if self._window is not None:
             self._owner = owner
         return self._window is not None
@@ -51,7 +51,7 @@ def answered_at_once() -> Replacements:
     add = PendingAcks.add
 
     def answer(
-        self: PendingAcks, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int
+        self: PendingAcks, acks: pb.Acks, stored: PlacedBatch, duplicate: bool, settle: Settle, *, epoch: int
     ) -> None:
         if stored.duplicates and stored.duplicates == stored.end_sequence - stored.base_sequence:
             settle(stored, duplicate)
@@ -76,10 +76,10 @@ def numbers_of_dropped_records_left_over() -> Replacements:
 
 def refused_batches_stay_in_the_window() -> Replacements:
     """The content of a batch is added to the window before its sequence is checked."""
-    assign = Deduplication.assign
+    accept = Deduplication.screen_and_accept
 
-    def add_first(self: Deduplication, owner: Owner, batches: Sequence[Batch]) -> Group:
-        group = assign(self, owner, batches)
+    def add_first(self: Deduplication, owner: OffsetAssigner, batches: Sequence[Batch]) -> Group:
+        group = accept(self, owner, batches)
         for batch, outcome in zip(batches, group.outcomes, strict=False):
             if isinstance(outcome, ProtocolError) and self._window is not None and self._hasher is not None:
                 contents = self._hasher.hashes(RecordBatch(batch.header, batch.data[HEADER_BYTES:]))
@@ -88,4 +88,4 @@ def refused_batches_stay_in_the_window() -> Replacements:
                     self._window.add(contents, offsets, np.full(len(contents), self._now_us(owner)))
         return group
 
-    return [(Deduplication, "assign", add_first)]
+    return [(Deduplication, "screen_and_accept", add_first)]

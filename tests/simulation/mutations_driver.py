@@ -66,10 +66,10 @@ def wiped_node_keeps_its_id() -> Replacements:
 def truncates_to_watermark() -> Replacements:
     """A restarted node keeps the records of the open epoch that it knew to be committed."""
     known: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
-    carry_on, open_view = ReplicaDriver._carry_on, ReplicaLog.open
+    execute, open_view = ReplicaDriver._execute, ReplicaLog.open
 
     def remember(self: ReplicaDriver, **how: bool) -> None:
-        carry_on(self, **how)
+        execute(self, **how)
         known[self.replica.state.node_id, self.key] = (
             self.replica.state.active.epoch,
             self.replica.state.high_watermark,
@@ -82,7 +82,7 @@ def truncates_to_watermark() -> Replacements:
             store.truncate_epoch(epoch, watermark)
         return view
 
-    return [(ReplicaDriver, "_carry_on", remember), (ReplicaLog, "open", open_cut)]
+    return [(ReplicaDriver, "_execute", remember), (ReplicaLog, "open", open_cut)]
 
 
 def reboot_forgotten() -> Replacements:
@@ -98,7 +98,7 @@ def reboot_noted_in_memory() -> Replacements:
     """That the machine went down is heeded at the first start after it, and not at the next."""
 
     def note_reboot(self: ReplicaLog) -> None:
-        self._short = self._rebooted and not self.synced(self._chain.active.epoch)
+        self._short = self._rebooted and not self.syncs_appends(self._chain.active.epoch)
 
     return [(ReplicaLog, "_note_reboot", note_reboot)]
 
@@ -127,10 +127,10 @@ def producers_forgotten() -> Replacements:
 def tells_before_sync() -> Replacements:
     """Appends count as durable when they are in the page cache."""
 
-    def synced(self: ReplicaLog, epoch: int) -> bool:
+    def syncs_appends(self: ReplicaLog, epoch: int) -> bool:
         return False
 
-    return [(ReplicaLog, "synced", synced), *reboot_forgotten()]
+    return [(ReplicaLog, "syncs_appends", syncs_appends), *reboot_forgotten()]
 
 
 def accepts_unsynced() -> Replacements:

@@ -10,7 +10,7 @@ from tidelog_broker.core.replication.acceptor import Acceptor
 from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.effects import Truncate, WriteChain
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
@@ -47,14 +47,14 @@ def truncates_on_open() -> Replacements:
 def appends_after_proposal() -> Replacements:
     """The owner continues to append after it has proposed the end of its epoch."""
 
-    def writer(self: Replica) -> Owner | None:
+    def assigner(self: Replica) -> OffsetAssigner | None:
         return self.state.owner
 
     def may_acknowledge(self: ReplicaState) -> bool:
         return self.owner is not None
 
     return [
-        (Replica, "writer", property(writer)),
+        (Replica, "assigner", property(assigner)),
         (ReplicaState, "may_acknowledge", property(may_acknowledge)),
     ]
 
@@ -70,7 +70,7 @@ def owner_goes_on_after_promise() -> Replacements:
         self._promised_ms = now_ms
         self.catch_up.stop()
 
-    def writer(self: Replica) -> Owner | None:
+    def assigner(self: Replica) -> OffsetAssigner | None:
         return self.state.owner if self.state.role == "owner" and self.state.halted is None else None
 
     def may_acknowledge(self: ReplicaState) -> bool:
@@ -78,7 +78,7 @@ def owner_goes_on_after_promise() -> Replacements:
 
     return [
         (Replica, "_stop_appending", stop_appending),
-        (Replica, "writer", property(writer)),
+        (Replica, "assigner", property(assigner)),
         (ReplicaState, "may_acknowledge", property(may_acknowledge)),
     ]
 
@@ -254,13 +254,13 @@ def retries_are_new() -> Replacements:
 
 def one_ack_fewer() -> Replacements:
     """The owner completes a publish one acknowledgement too soon."""
-    original = Owner.__init__
+    original = OffsetAssigner.__init__
 
-    def init(self: Owner, *arguments: Any, **rest: Any) -> None:
+    def init(self: OffsetAssigner, *arguments: Any, **rest: Any) -> None:
         original(self, *arguments, **rest)
         self.ack_quorum = max(1, self.ack_quorum - 1)
 
-    return [(Owner, "__init__", init)]
+    return [(OffsetAssigner, "__init__", init)]
 
 
 def end_is_watermark() -> Replacements:
@@ -283,7 +283,7 @@ def restarted_owner_resumes() -> Replacements:
             self.state.active.owner_incarnation = self.state.incarnation
         original(self, stored, now_ms)
         if self.state.active.owner == self.state.node_id and self.state.active.epoch > 0 and stored is not None:
-            self.state.owner = Owner(self.state.active, producers=ProducerTable())
+            self.state.owner = OffsetAssigner(self.state.active, producers=ProducerTable())
             self.state.owner.next_offset, self.state.owner.digest = self.state.tail.queued
 
     return [(Replica, "_load", load)]

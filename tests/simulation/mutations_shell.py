@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.core.replication.effects import Append
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.node import reboot_mark
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.partition import Partition
@@ -96,7 +96,7 @@ def appends_told_at_once() -> Replacements:
     """An append counts as written when it is on its way to the disk."""
 
     def append(self: ReplicaDriver, group: list[Append]) -> None:
-        synced = self.view.synced(group[0].epoch)
+        synced = self.view.syncs_appends(group[0].epoch)
         self._tools.io.start(self._io_key, lambda: log_writer.append(self.view, group, synced=synced), lambda *_: None)
         self._appended(group, 0.0, ok=True, error=None)
 
@@ -116,13 +116,13 @@ def doubt_ended_by_any_write() -> Replacements:
 
 def clock_taken_as_it_is() -> Replacements:
     """Batches are stamped with the clock, also after it was set back."""
-    assign = Owner.assign
+    assign = OffsetAssigner.assign
 
-    def stamp(self: Owner, *arguments: Any, now_us: int) -> Any:
+    def stamp(self: OffsetAssigner, *arguments: Any, now_us: int) -> Any:
         self._last_append_timestamp_us = 0
         return assign(self, *arguments, now_us=now_us)
 
-    return [(Owner, "assign", stamp)]
+    return [(OffsetAssigner, "assign", stamp)]
 
 
 # ------------------------------------------------------------------------------------------ answers
@@ -136,7 +136,7 @@ def owner_is_a_quorum() -> Replacements:
         appended(self, appends, seconds=seconds)
         self.pipeline.released()
 
-    def early(self: PendingAcks, owner: Owner, high_watermark: int) -> None:
+    def early(self: PendingAcks, owner: OffsetAssigner, high_watermark: int) -> None:
         _settle(self.quorum, owner.held_by(owner.node_id))
         release(self, owner, high_watermark)
 
@@ -195,9 +195,11 @@ def retries_answered_at_once() -> Replacements:
 def goes_on_in_an_ended_epoch() -> Replacements:
     """A batch with reserved space is appended although the epoch has ended meanwhile."""
 
-    def made_space(self: Pipeline, owner: Owner, picked: Any, error: BaseException | None, **rest: Any) -> None:
+    def made_space(
+        self: Pipeline, owner: OffsetAssigner, picked: Any, error: BaseException | None, **rest: Any
+    ) -> None:
         del owner
-        original(self, self._state.writer, picked, error, **rest)  # type: ignore[arg-type]
+        original(self, self._state.assigner, picked, error, **rest)  # type: ignore[arg-type]
 
     original = Pipeline._made_space
     return [(Pipeline, "_made_space", made_space)]

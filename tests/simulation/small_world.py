@@ -218,7 +218,7 @@ class SmallWorld:
         self.published += 1
         header, data = make_batch(self.published << 4, 1, producer_id=0, base_sequence=0)
         assert node.replica is not None
-        node.replica.assign([Batch(header, memoryview(data))], now_us=1, now_ms=self.now_ms)
+        node.replica.accept_group([Batch(header, memoryview(data))], now_us=1, now_ms=self.now_ms)
         self._pump(node)
 
     def _take_over(self, node: Node) -> None:

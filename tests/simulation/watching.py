@@ -45,7 +45,7 @@ def watched(world: World) -> Iterator[None]:
             (ReplicaLog, "read_epoch", watch.read_epoch),
             (Retention, "_prepare", watch.prepare),
             (ReplicaDriver, "_appended", watch.appended),
-            (ReplicaDriver, "assign", watch.assign),
+            (ReplicaDriver, "accept_group", watch.accept_group),
             (ReplicaDriver, "delete_below", watch.delete_below),
             (PartitionLog, "_delete_oldest", watch.delete_oldest),
             (Replica, "deadline_ms", watch.deadline_ms),
@@ -118,13 +118,13 @@ class _Watch:
 
         return prepare
 
-    def assign(self, original: Callable[..., Group]) -> Callable[..., Group]:
-        def assign(driver: ReplicaDriver, batches: Sequence[Batch]) -> Group:
+    def accept_group(self, original: Callable[..., Group]) -> Callable[..., Group]:
+        def accept_group(driver: ReplicaDriver, batches: Sequence[Batch]) -> Group:
             group = original(driver, batches)
             self._world.checks.deletions[driver.key].stamped(group.headers)
             return group
 
-        return assign
+        return accept_group
 
     def delete_below(self, original: Callable[..., None]) -> Callable[..., None]:
         def delete_below(driver: ReplicaDriver, offset: int) -> None:
@@ -187,4 +187,4 @@ class _Watch:
 
 def _is_synced_later(view: ReplicaLog, group: Sequence[Append]) -> bool:
     """Return whether a sync after the append, for several partitions, makes a group durable."""
-    return view.shares_log(group[0].epoch) and view.synced(group[0].epoch)
+    return view.shares_log(group[0].epoch) and view.syncs_appends(group[0].epoch)

@@ -57,6 +57,9 @@ _MEMBERSHIP: Final = {
 class Cluster:
     """Answers the replicas' questions about other nodes, and sends the replicas' messages.
 
+    The core has it as `cluster_hints` (`ClusterHints`), drivers and partitions as `neighbours` (`Neighbours`). For a
+    publish `send` passes on the owner's appends and the followers' acknowledgements.
+
     Args:
         nodes: the registered nodes; empty without a cluster.
         info: returns this node's address for clients.

@@ -1,5 +1,6 @@
-"""Hot rings: in-memory caches of the newest committed batches of a partition.
+"""Hot rings: in-memory caches of the newest batches of a partition.
 
+A batch is added once it is written to the local log, before it is committed; readers stop at the high watermark.
 Subscribers and long-polling fetches near the end are served from the ring without reading the log. Each ring is bounded
 in bytes; readers at an offset before its start read the log until they have caught up. A ring holds views of the
 buffers in which the batches were received, or a copy of a batch that is less than half of its buffer.
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 
 class RingEntry(NamedTuple):
-    """One committed batch: header, body and its offsets."""
+    """One batch of the local log, committed or not: header, body and its offsets."""
 
     base_offset: int
     end_offset: int
@@ -25,7 +26,10 @@ class RingEntry(NamedTuple):
 
 
 class HotRing:
-    """A contiguous sequence of committed batches that ends at the high watermark; the oldest are evicted first."""
+    """A contiguous sequence of batches up to the newest one in the local log; the oldest are evicted first.
+
+    It may end after the high watermark; `PartitionReader` returns no batch beyond it.
+    """
 
     def __init__(self, *, bytes_max: int, start_offset: int) -> None:
         assert bytes_max >= 0

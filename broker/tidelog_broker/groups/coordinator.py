@@ -178,7 +178,7 @@ class Coordinator:
     def owns_log(self) -> bool:
         """Whether this node owns the partition, as far as it knows."""
         partition = self._partition()
-        return partition is not None and partition.state.writer is not None
+        return partition is not None and partition.state.assigner is not None
 
     # ---------------------------------------------------------------------------------------------- members
 
@@ -408,7 +408,7 @@ class Coordinator:
     @property
     def _is_coordinating(self) -> bool:
         partition = self._partition()
-        return partition is not None and partition.state.writer is not None and partition.state.epoch == self._epoch
+        return partition is not None and partition.state.assigner is not None and partition.state.epoch == self._epoch
 
     def begin(self, epoch: int) -> None:
         """Start coordinating with the state of the log."""

@@ -43,7 +43,7 @@ class GroupLoading:
         """Apply all commits of each partition of `__offsets` that this node owns and has opened, one at a time."""
         for key in self._groups.all_keys() if self._groups.is_founded() else ():
             partition = self._find(key)
-            if partition is None or partition.state.writer is None or partition.state.high_watermark == 0:
+            if partition is None or partition.state.assigner is None or partition.state.high_watermark == 0:
                 continue
             try:
                 await self._groups.at(key[1]).log.apply_committed()

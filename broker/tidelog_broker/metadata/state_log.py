@@ -25,14 +25,14 @@ from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords, group_in
 from tidelog_broker.core.groups.records import wrapped as wrapped_group
 from tidelog_broker.core.placement.registry import NodeRegistry, wrapped
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.security.registry import SecurityRegistry, to_meta_record
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.core.unknown_fields import unknown_fields
 from tidelog_broker.metadata.features import FeatureGate
 from tidelog_broker.metadata.levels import wrapped_level
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch, iter_batches
@@ -250,7 +250,7 @@ class StateLog:
         data = memoryview(bytearray(encoded.to_bytes()))
         settled: asyncio.Future[None] = self._tasks.loop.create_future()
 
-        def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        def settle(outcome: PlacedBatch | ProtocolError, duplicate: bool) -> None:
             assert not duplicate, "internal batches have no producer id"
             self._unsettled -= changes
             self._barring -= bars
@@ -271,7 +271,7 @@ class StateLog:
 
         self._unsettled += changes
         self._barring += bars
-        self._partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=epoch))
+        self._partition.pipeline.submit(QueuedBatch(data, unpack_header(data), settle, epoch=epoch))
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await settled

@@ -75,7 +75,7 @@ async def hand_over(broker: Broker) -> int:
 def _to_hand_over(broker: Broker, tried: set[tuple[str, int]]) -> Iterable[Partition]:
     """Yield the partitions that this node owns now and has not tried to transfer, including newly owned ones."""
     for partition in broker.partitions.all():
-        if partition.state.writer is not None and (partition.name, partition.state.epoch) not in tried:
+        if partition.state.assigner is not None and (partition.name, partition.state.epoch) not in tried:
             yield partition
 
 
@@ -85,7 +85,7 @@ def _begin(broker: Broker, partition: Partition) -> bool:
     now_ms = int(broker.loop.time() * 1000)
     lagging = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
     plan = broker.cluster.handover_plan(partition.driver.key, replica.state.active, lagging=lagging)
-    if plan is None or partition.state.writer is None:
+    if plan is None or partition.state.assigner is None:
         return False
     partition.driver.roll_over(plan)
     return True

@@ -37,7 +37,7 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
     for partition in partitions.all():
         if partition.state.refusal is not None or partition.replica.state.halted is not None:
             failed += 1
-        if partition.state.writer is None:
+        if partition.state.assigner is None:
             roles["replica"] += 1
             no_owner += partition.state.is_member and not cluster.alive(partition.state.owner_id)
             continue

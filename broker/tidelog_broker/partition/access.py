@@ -75,7 +75,7 @@ class Access:
         await self.ensure_active()
         number = self._driver.confirm()
         confirmed = self._confirmations[number] = asyncio.get_running_loop().create_future()
-        self._driver.pump()
+        self._driver.execute_effects()
         try:
             async with asyncio.timeout(CONFIRM_TIMEOUT_S):
                 await confirmed

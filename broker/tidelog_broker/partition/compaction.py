@@ -215,7 +215,7 @@ class Compaction:
         """Return whether this node, as the owner, has to compact: enough is dirty, or tombstones have expired."""
         state = self._state
         config = state.topic.config
-        if not self.is_configured or config.hold or self.versions.is_over or state.writer is None or state.is_moving:
+        if not self.is_configured or config.hold or self.versions.is_over or state.assigner is None or state.is_moving:
             return False
         below = self._compacted_below()
         dirty = (held for held in state.log.epochs if held.end_offset > below and held.epoch not in self.left)
@@ -307,7 +307,7 @@ class Compaction:
         self._driver.roll_over(plan)
         try:
             async with asyncio.timeout(DECIDE_S):
-                while self._state.epoch == epoch or (self._owns and self._state.writer is None):
+                while self._state.epoch == epoch or (self._owns and self._state.assigner is None):
                     self._check_open()
                     await self._changes.change()
         except TimeoutError:
@@ -413,7 +413,7 @@ class Compaction:
         self._check_open()
         if not self._owns:
             raise self._state.not_owner()
-        if self._state.writer is None:
+        if self._state.assigner is None:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is starting a new epoch; retry")
 
 

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tidelog_broker.core.deduplication_window import ROW_BYTES, DeduplicationWindow
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.topics import deduplicates
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.state import PartitionState
@@ -78,7 +78,7 @@ class _Rebuild(NamedTuple):
 
     history: ContentHistory
     window: DeduplicationWindow
-    owner: Owner
+    owner: OffsetAssigner
     settings: tuple[int, int]
     built: Built
 
@@ -107,7 +107,7 @@ class Deduplication:
         self._io_key = io_key
         self._check_offset = check_offset
         self._window: DeduplicationWindow | None = None
-        self._owner: Owner | None = None
+        self._owner: OffsetAssigner | None = None
         """The owner state that the window was built for."""
         self._prepared: tuple[Batch, _Screened | ProtocolError] | None = None
         self._settings: tuple[int, int] = (0, 0)
@@ -147,11 +147,11 @@ class Deduplication:
 
     # --- the window ------------------------------------------------------------------------------------
 
-    def is_ready_for(self, owner: Owner) -> bool:
+    def is_ready_for(self, owner: OffsetAssigner) -> bool:
         """Return whether the window was built for this owner."""
         return self._owner is owner
 
-    def build(self, owner: Owner, built: Built) -> None:
+    def build(self, owner: OffsetAssigner, built: Built) -> None:
         """Build the window for an owner and call `built`, immediately if deduplication is off.
 
         The owner must have written everything to which it has assigned offsets.
@@ -236,7 +236,7 @@ class Deduplication:
 
     def _is_wanted(self, rebuild: _Rebuild) -> bool:
         """Return whether the epoch and the topic's settings are still those for which a window is being built."""
-        is_open = self._state.writer is rebuild.owner and not self._driver.stopped
+        is_open = self._state.assigner is rebuild.owner and not self._driver.stopped
         return is_open and self._settings is rebuild.settings
 
     def _not_yet(self, error: BaseException) -> ProtocolError:
@@ -257,13 +257,13 @@ class Deduplication:
             retry_after_ms=NO_MEMORY_RETRY_MS,
         )
 
-    def _now_us(self, owner: Owner) -> int:
+    def _now_us(self, owner: OffsetAssigner) -> int:
         """Return the append time of a batch appended now, or a little less."""
         return max(self._tools.clock.now_us(), owner.producers.last_append_timestamp_us)
 
     # --- batches ---------------------------------------------------------------------------------------
 
-    def is_long(self, owner: Owner, batch: Batch) -> bool:
+    def is_long(self, owner: OffsetAssigner, batch: Batch) -> bool:
         """Return whether a batch must first be screened on another thread, by `prepare`."""
         if _work(batch.header) <= 1 or self._prepared_of(batch) is not None:
             return False
@@ -273,8 +273,8 @@ class Deduplication:
         prepared = self._prepared
         return prepared[1] if prepared is not None and prepared[0].data is batch.data else None
 
-    def prepare(self, owner: Owner, batch: Batch, done: Callable[[], None]) -> None:
-        """Screen a long batch on another thread; `done` is called when `assign` may follow."""
+    def prepare(self, owner: OffsetAssigner, batch: Batch, done: Callable[[], None]) -> None:
+        """Screen a long batch on another thread; `done` is called when `screen_and_accept` may follow."""
         window = self._window
         assert window is not None
 
@@ -286,8 +286,10 @@ class Deduplication:
         work = partial(self._screen, window, batch, now_us=self._now_us(owner), log_start=self._state.log_start)
         self._tools.readers.start(self._io_key, work, screened)
 
-    def assign(self, owner: Owner, batches: Sequence[Batch]) -> Group:
-        """Assign offsets to batches, in order, up to the first that needs `prepare`; the caller then calls `driver.go`.
+    def screen_and_accept(self, owner: OffsetAssigner, batches: Sequence[Batch]) -> Group:
+        """Drop duplicates and have the driver assign offsets, in order, up to the first batch that needs `prepare`.
+
+        The caller then calls `ReplicaDriver.execute_accepted`.
 
         Returns:
             The outcomes of the first batches, as many as were processed.
@@ -301,15 +303,15 @@ class Deduplication:
             judged = self._judge(owner, batch.header)
             if judged is None:
                 self._append(owner, batch, group)
-            elif isinstance(judged, StoredBatch):
+            elif isinstance(judged, PlacedBatch):
                 _note(group, self._with_dropped(judged, batch), is_retry=True)
             else:
-                self._take(self._driver.assign([batch]), group)
+                self._take(self._driver.accept_group([batch]), group)
         self._prepared = None
         group.end_offset = owner.next_offset
         return group
 
-    def _judge(self, owner: Owner, header: BatchHeader) -> StoredBatch | bool | None:
+    def _judge(self, owner: OffsetAssigner, header: BatchHeader) -> PlacedBatch | bool | None:
         """Return None for a batch to be screened, the first outcome for a retry, and False for other batches."""
         if header.flags & Flags.CONTROL:
             return False
@@ -318,7 +320,7 @@ class Deduplication:
         except ProtocolError:
             return False  # Not screened: the driver raises the same error for the batch.
 
-    def _append(self, owner: Owner, batch: Batch, group: Group) -> None:
+    def _append(self, owner: OffsetAssigner, batch: Batch, group: Group) -> None:
         window = self._window
         assert window is not None
         try:
@@ -332,9 +334,9 @@ class Deduplication:
         except ProtocolError as error:
             _note(group, error, is_retry=False)
             return
-        appended = self._driver.assign([screened.batch])
+        appended = self._driver.accept_group([screened.batch])
         (outcome,) = appended.outcomes
-        if isinstance(outcome, StoredBatch):
+        if isinstance(outcome, PlacedBatch):
             first, count = outcome.base_offset, len(screened.contents)
             window.add(screened.contents, np.arange(first, first + count), np.full(count, outcome.append_timestamp_us))
             if outcome.duplicates:
@@ -379,7 +381,7 @@ class Deduplication:
             )
         return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
 
-    def _with_dropped(self, stored: StoredBatch, batch: Batch) -> StoredBatch:
+    def _with_dropped(self, stored: PlacedBatch, batch: Batch) -> PlacedBatch:
         """Return the outcome of a retried batch, with its dropped records if the window still contains them."""
         kept = batch.header.record_count - stored.duplicates
         if not stored.duplicates or not kept or self._window is None or self._hasher is None:
@@ -390,7 +392,7 @@ class Deduplication:
         return stored._replace(dropped=_bits(~keep)) if int(keep.sum()) == kept else stored
 
 
-def _note(group: Group, outcome: StoredBatch | ProtocolError, *, is_retry: bool) -> None:
+def _note(group: Group, outcome: PlacedBatch | ProtocolError, *, is_retry: bool) -> None:
     group.outcomes.append(outcome)
     group.duplicates.append(is_retry)
 

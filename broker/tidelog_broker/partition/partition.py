@@ -180,7 +180,7 @@ class Partition:
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changes.changed()
         self.changes.wake()  # Readers that wait beyond the end can be refused now.
-        self.pipeline.go_on()
+        self.pipeline.start_next_group()
 
     def _count_beginning(self, epoch: int) -> None:
         chain, metrics = self.replica.state.chain, self.tools.metrics
@@ -297,7 +297,7 @@ class Partition:
     def liveness_changed(self) -> None:
         """Recheck the quorum: the set of live nodes has changed."""
         self.changes.changed()
-        self.pipeline.go_on()
+        self.pipeline.start_next_group()
 
     def no_space_for_fences(self, error: ProtocolError) -> None:
         """Refuse the requests that wait for a new epoch: the disk of the journals is full; clients may retry."""

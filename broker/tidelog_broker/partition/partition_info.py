@@ -32,7 +32,7 @@ def _end_offset(state: PartitionState) -> int:
     The high watermark of a single copy is unknown until its first use after a start: its next epoch begins at the end
     of its log.
     """
-    if state.is_alone and state.writer is None and state.cut_offset is None:
+    if state.is_alone and state.assigner is None and state.cut_offset is None:
         return max(state.high_watermark, state.log.end_offset)
     return state.high_watermark
 

@@ -1,21 +1,25 @@
-"""A partition's pipeline, its single writer: drain, verify, assign, append, sync, complete.
+"""A partition's pipeline at its owner, the only source of producers' batches: drain, reserve space, assign, complete.
+
+`server/handlers/publish.py` verifies each batch when it arrives: before it is queued, or on a worker while it waits. A
+batch at the head that is not verified yet stops the drain, and a refused batch does not affect the others. The sequence
+numbers of a batch are checked when its offset is assigned (`OffsetAssigner.assign`, `ProducerTable.check`). The
+replica's driver executes all writes of the partition, including those that do not come from producers.
 
 One group at a time is written. While it is written and synced the next one gathers in the queue, so a partition under
-load makes few large writes and an idle one answers at once; no linger setting is needed. Batches are verified as they
-arrive, in parallel to the previous group's write; a refused batch does not affect its neighbours. The next group does
-not wait for the replicas' acknowledgements: publishes with offsets wait in `PendingAcks`, up to a bound, for the high
+load makes few large writes and an idle one answers at once; no linger setting is needed. The next group does
+not wait for the replicas' acknowledgements: batches with offsets wait in `PendingAcks`, up to a bound, for the high
 watermark.
 
 Disk space is allocated before offsets are assigned, so a full disk refuses a group cleanly. A failed write or sync is
-final: the outcome of the group is unknown, all waiting publishes are refused and the node stops.
+final: the outcome of the group is unknown, all waiting batches are refused and the node stops.
 
-When an epoch ends, its publishes wait for the decision: records before its end are stored, records after it are not,
+When an epoch ends, its batches wait for the decision: records before its end are stored, records after it are not,
 and both outcomes are definite. Batches without offsets wait for the next epoch if this node owns it, too; otherwise
 they are refused, because their sender turns to the new owner, and permissions and settings were checked before. A batch
 that was computed from the state of the log is bound to the epoch in which the state was read, and refused in any other
 (ADR 0123).
 
-`PendingAcks` has one queue per kind of acknowledgement, in offset order, so complete publishes are always at the head.
+`PendingAcks` has one queue per kind of acknowledgement, in offset order, so complete batches are always at the head.
 A retry waits in the same queue, for the commit of its first attempt. `acks=all` concerns the replicas of the batch's
 epoch. While the epoch is open, their acknowledgements are known. After its end they are not reported any more: a batch
 that not all replicas were known to hold, or that is retried later, is answered with STORED_ON_QUORUM. Rejected: waiting
@@ -31,9 +35,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Group, OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.partition.deduplication import INLINE_BYTES, Deduplication
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -55,8 +59,8 @@ us of the event loop's time, however small, and one request may bring thousands.
 """
 
 
-class PendingPublish:
-    """A batch in the pipeline.
+class QueuedBatch:
+    """One batch of a PUBLISH in the pipeline's queue, or in the group that is being made of its head.
 
     Attributes:
         header: the batch's header; None until the batch is verified.
@@ -91,10 +95,10 @@ class PendingPublish:
 
 
 class Pipeline:
-    """Queues the publishes of one partition, and writes them in groups, one group at a time.
+    """Queues the batches of one partition, and has them written in groups, one group at a time.
 
     Args:
-        driver: assigns offsets and writes; it reports completed writes through `written`.
+        driver: assigns offsets and writes; `Partition.appended` passes its completed writes to `written`.
         failed: called with the error if the disk fails.
     """
 
@@ -118,9 +122,9 @@ class Pipeline:
         self._bytes_max = tools.settings.partition_in_flight_bytes
         self._group_bytes_max = self._group_bytes = tools.settings.group_bytes
         self._screen: Deduplication | None = None
-        self._queue: deque[PendingPublish] = deque()
+        self._queue: deque[QueuedBatch] = deque()
         self.waiting = PendingAcks()
-        """Publishes with offsets that wait for replicas."""
+        """Batches with offsets that wait for replicas."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         """End offset and bytes of each group with offsets that is not committed yet."""
         self._uncommitted_bytes = 0
@@ -147,7 +151,7 @@ class Pipeline:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether a publish waits for every replica."""
+        """Whether a batch waits for every replica."""
         return bool(self.waiting.all)
 
     async def idle(self) -> None:
@@ -164,7 +168,7 @@ class Pipeline:
                 if not done.done():
                     done.set_result(None)
 
-    def submit(self, pending: PendingPublish) -> None:
+    def submit(self, pending: QueuedBatch) -> None:
         """Queue a batch. Its outcome is reported exactly once, possibly before this returns."""
         if self._refusal is not None:
             pending.settle(self._refusal, False)
@@ -185,7 +189,7 @@ class Pipeline:
         self._queue.append(pending)
         self.queued_bytes += len(pending.data)
         if not self._busy:
-            self.go_on()
+            self.start_next_group()
 
     def refuse(self, error: ProtocolError) -> None:
         """Refuse all queued and all future batches: the partition was deleted or has failed, or the node stops."""
@@ -207,8 +211,8 @@ class Pipeline:
 
     # --- writing groups of batches in turn ----------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """Start the next group if the partition may be written and the head of the queue is verified."""
+    def start_next_group(self) -> None:
+        """Start the next group if none is being written, this node may append, and the queue's head is verified."""
         if self._busy or (self._rests and self._queue):
             return
         if not self._queue:
@@ -228,41 +232,41 @@ class Pipeline:
             self._busy = True
             self._screen.build(owner, self._screen_built)
             return
-        publishes = self._drain(owner)
-        if not publishes:
+        drained = self._drain(owner)
+        if not drained:
             if self.waiting_for_idle:
                 self._tell_idle()
             return
         self._busy = True
         needed_bytes = 0
-        for pending in publishes:
+        for pending in drained:
             needed_bytes += len(pending.data) + -len(pending.data) % BATCH_ALIGNMENT_BYTES
         if self._screen is not None:
-            needed_bytes += len(publishes) * THINNED_EXTRA_BYTES
-        if self._log.has_space(owner.epoch, needed_bytes):
-            self._append(owner, publishes)
+            needed_bytes += len(drained) * THINNED_EXTRA_BYTES
+        if self._log.has_room(owner.epoch, needed_bytes):
+            self._append(owner, drained)
             return
         engine = self._state.engine
         self._workers.start(
             self._io_key,
             lambda: self._log.make_space(owner.epoch, owner.next_offset, needed_bytes, engine=engine),
-            lambda rolled, error: self._made_space(owner, publishes, error, rolled=bool(rolled)),
+            lambda rolled, error: self._made_space(owner, drained, error, rolled=bool(rolled)),
         )
 
-    def _appender(self) -> Owner | ProtocolError | None:
+    def _appender(self) -> OffsetAssigner | ProtocolError | None:
         """Return the owner's state if a group may be appended now, else why not; None if that will be possible soon."""
         state = self._state
-        writer, known = state.replica.writer, state.quorum_known
-        if writer is None or state.refusal is not None:
-            return state.unwritable() or writer
-        # A writer owns the active epoch and participates in it; a writer that has the only copy is a quorum by itself.
+        assigner, known = state.replica.assigner, state.quorum_known
+        if assigner is None or state.refusal is not None:
+            return state.unwritable() or assigner
+        # With an assigner this node owns the active epoch and participates in it; an only copy is a quorum by itself.
         if known is None or known[0] is not state.replica.state.active:
-            return state.quorum_lost() or writer
-        return known[1] or writer
+            return state.quorum_lost() or assigner
+        return known[1] or assigner
 
-    def _drain(self, owner: Owner) -> list[PendingPublish]:
+    def _drain(self, owner: OffsetAssigner) -> list[QueuedBatch]:
         """Take verified batches from the head, up to a group's size; refuse invalid ones and those of other epochs."""
-        publishes: list[PendingPublish] = []
+        drained: list[QueuedBatch] = []
         size_bytes = 0
         while self._queue:
             head = self._queue[0]
@@ -275,56 +279,54 @@ class Pipeline:
             if head.epoch is None and head.tenure != self._tenure:
                 self._take().settle(self._state.interrupted(), False)
                 continue
-            if head.header is None or (publishes and size_bytes + len(head.data) > self._group_bytes):
+            if head.header is None or (drained and size_bytes + len(head.data) > self._group_bytes):
                 break
-            if len(publishes) == GROUP_BATCHES_MAX:
+            if len(drained) == GROUP_BATCHES_MAX:
                 self._rests = True
                 self._loop.call_soon(self._rested)
                 break
-            publishes.append(self._queue.popleft())
+            drained.append(self._queue.popleft())
             size_bytes += len(head.data)
         self.queued_bytes -= size_bytes
-        return publishes
+        return drained
 
     def _rested(self) -> None:
         self._rests = False
-        self.go_on()
+        self.start_next_group()
 
-    def _take(self) -> PendingPublish:
+    def _take(self) -> QueuedBatch:
         pending = self._queue.popleft()
         self.queued_bytes -= len(pending.data)
         return pending
 
     def _made_space(
-        self, owner: Owner, publishes: list[PendingPublish], error: BaseException | None, *, rolled: bool
+        self, owner: OffsetAssigner, drained: list[QueuedBatch], error: BaseException | None, *, rolled: bool
     ) -> None:
         self.has_rolled |= rolled
         if self._refusal is not None:
             # The partition was deleted or stopped during the allocation: the files may be closed before a write.
-            self._refuse_publishes(publishes, self._refusal)
+            self._refuse_drained(drained, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
-            self._fail(publishes, error)
-        elif owner is not self._state.writer:
+            self._fail(drained, error)
+        elif owner is not self._state.assigner:
             # The epoch has ended meanwhile: start over.
-            self._put_back(publishes)
+            self._put_back(drained)
             self._busy = False
-            self.go_on()
+            self.start_next_group()
         elif error is not None:
             if error.code == pb.DISK_FULL:
                 now_s = time.monotonic()
-                self._full_disk.add(len(publishes), now_s)
+                self._full_disk.add(len(drained), now_s)
                 self.full_since_s = self.full_since_s or now_s
-            self._refuse_publishes(
-                publishes, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS)
-            )
+            self._refuse_drained(drained, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None
-            self._append(owner, publishes)
+            self._append(owner, drained)
 
-    def _put_back(self, publishes: list[PendingPublish]) -> None:
+    def _put_back(self, drained: list[QueuedBatch]) -> None:
         """Put batches back at the head of the queue."""
-        self._queue.extendleft(reversed(publishes))
-        self.queued_bytes += sum(len(pending.data) for pending in publishes)
+        self._queue.extendleft(reversed(drained))
+        self.queued_bytes += sum(len(pending.data) for pending in drained)
 
     def _screen_built(self, error: ProtocolError | None) -> None:
         """Continue with the deduplication window, or refuse all queued batches."""
@@ -333,7 +335,7 @@ class Pipeline:
         self._busy = False
         if error is not None:
             self.flush(error)
-        self.go_on()
+        self.start_next_group()
 
     def roll(self) -> None:
         """Roll the log to a new segment, unless a group is being written or queued."""
@@ -352,30 +354,30 @@ class Pipeline:
         if error is not None and not isinstance(error, DiskFullError):
             self._disk_failed(error)
             return
-        self.go_on()
+        self.start_next_group()
 
-    def _refuse_publishes(self, publishes: list[PendingPublish], refusal: ProtocolError) -> None:
+    def _refuse_drained(self, drained: list[QueuedBatch], refusal: ProtocolError) -> None:
         """Refuse a group without offsets, and continue."""
-        for pending in publishes:
+        for pending in drained:
             pending.settle(refusal, False)
         self._busy = False
-        self.go_on()
+        self.start_next_group()
 
-    def _append(self, owner: Owner, publishes: list[PendingPublish]) -> None:
+    def _append(self, owner: OffsetAssigner, drained: list[QueuedBatch]) -> None:
         """Assign offsets to a group and start its write; `owner` may still append."""
         batches: list[Batch] = []
-        for pending in publishes:
+        for pending in drained:
             assert pending.header is not None, "only verified batches are drained"
             batches.append(Batch(pending.header, pending.data))
         if self._screen is None:
-            group = self._driver.assign(batches)
+            group = self._driver.accept_group(batches)
         else:
-            screened = self._screened(self._screen, owner, publishes, batches)
+            screened = self._screened(self._screen, owner, drained, batches)
             if screened is None:
                 return
             group = screened
-        for pending, outcome, duplicate in zip(publishes, group.outcomes, group.duplicates, strict=True):
-            if isinstance(outcome, StoredBatch):
+        for pending, outcome, duplicate in zip(drained, group.outcomes, group.duplicates, strict=True):
+            if isinstance(outcome, PlacedBatch):
                 self.waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
             else:
                 pending.settle(outcome, False)
@@ -387,53 +389,56 @@ class Pipeline:
         size_bytes = sum(map(len, group.batches))
         self._uncommitted.append((group.end_offset, size_bytes))
         self._uncommitted_bytes += size_bytes
-        self._driver.go()
+        self._driver.execute_accepted()
 
     def _screened(
-        self, screen: Deduplication, owner: Owner, publishes: list[PendingPublish], batches: list[Batch]
+        self, screen: Deduplication, owner: OffsetAssigner, drained: list[QueuedBatch], batches: list[Batch]
     ) -> Group | None:
         """Assign offsets to a group without its duplicates; None if that has to wait.
 
         Unprocessed batches go back to the head of the queue.
         """
         if not screen.is_ready_for(owner):  # The topic was altered during the allocation or the preparation of a batch.
-            self._put_back(publishes)
+            self._put_back(drained)
             self._busy = False
-            self.go_on()
+            self.start_next_group()
             return None
         if screen.is_long(owner, batches[0]):
-            screen.prepare(owner, batches[0], lambda: self._made_space(owner, publishes, None, rolled=False))
+            screen.prepare(owner, batches[0], lambda: self._made_space(owner, drained, None, rolled=False))
             return None
-        group = screen.assign(owner, batches)
-        self._put_back(publishes[len(group.outcomes) :])
-        del publishes[len(group.outcomes) :]
+        group = screen.screen_and_accept(owner, batches)
+        self._put_back(drained[len(group.outcomes) :])
+        del drained[len(group.outcomes) :]
         return group
 
-    def _fail(self, publishes: list[PendingPublish], error: BaseException) -> None:
+    def _fail(self, drained: list[QueuedBatch], error: BaseException) -> None:
         """Refuse a group of unknown outcome, and all later batches, because the disk has failed."""
         failure = ProtocolError(
             pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed, so its owner stops: {error}"
         )
-        for pending in publishes:
+        for pending in drained:
             pending.settle(failure, False)
         self._disk_failed(error)
 
     # --- outcome of a group ----------------------------------------------------------------------------
 
     def written(self, end_offset: int) -> None:
-        """Allow the next group: this node's log is durable up to `end_offset`."""
+        """Record that this node's log is written up to `end_offset`, so that the next group may start.
+
+        It is started by `released`, which `Partition` calls next: in `appended`, or when the high watermark moves.
+        """
         if self.group is not None and end_offset >= self.group.end_offset:
             self.group = None
             self._busy = False
 
     def released(self) -> None:
-        """Settle publishes that enough replicas hold, and continue."""
+        """Settle batches that enough replicas hold, and start the next group if none is being written."""
         waiting = self.waiting
         pending = self._uncommitted or self._queue or self.waiting_for_idle
         if not (pending or waiting.quorum or waiting.one or waiting.all):
             return  # Nothing is pending, as on a follower.
-        owner = self._state.replica.writer
-        # For a halted replica only, `PartitionState.high_watermark` differs from the core's; a writer is not halted.
+        owner = self._state.replica.assigner
+        # `PartitionState.high_watermark` differs from the core's for a halted replica only, which has no assigner.
         known = self._state.replica.state
         high_watermark = known.high_watermark if owner is not None else self._state.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
@@ -441,13 +446,13 @@ class Pipeline:
         if owner is not None:
             waiting.release(owner, high_watermark)
         if self._queue or self.waiting_for_idle:
-            self.go_on()
+            self.start_next_group()
 
     def acknowledged(self) -> None:
-        """Settle publishes that wait for all replicas, because a replica has reported how many records it has."""
+        """Settle batches that wait for all replicas, because a replica has reported how many records it has."""
         if not self.waiting.all:
             return
-        owner = self._state.writer
+        owner = self._state.assigner
         if owner is not None:
             self.waiting.release(owner, self._state.high_watermark)
             if self.waiting_for_idle:
@@ -457,7 +462,7 @@ class Pipeline:
         """Handle the end of the epoch at `end_offset`, see `PendingAcks.decided`.
 
         Args:
-            refusal: the error for publishes that are not stored.
+            refusal: the error for batches that are not stored.
             handed_over: whether another node owns the next epoch.
         """
         self._tenure += handed_over
@@ -465,21 +470,21 @@ class Pipeline:
         self._uncommitted_bytes = 0
         self.full_since_s = None  # No batch was refused for a full disk in the next epoch yet.
         self.waiting.decided(end_offset, refusal, held_by_all=held_by_all)
-        self.go_on()
+        self.start_next_group()
 
 
-Settle = Callable[[StoredBatch | ProtocolError, bool], None]
+Settle = Callable[[PlacedBatch | ProtocolError, bool], None]
 """Called once per batch with the stored position or the error, and whether the batch is a duplicate."""
 
 
 class _Awaiting(NamedTuple):
-    stored: StoredBatch
+    stored: PlacedBatch
     duplicate: bool
     settle: Settle
 
 
 class PendingAcks:
-    """Queues the publishes of one partition that have offsets, by the kind of acknowledgement that they wait for."""
+    """Queues the batches of one partition that have offsets, by the kind of acknowledgement that they wait for."""
 
     def __init__(self) -> None:
         self.quorum: deque[_Awaiting] = deque()
@@ -489,7 +494,7 @@ class PendingAcks:
     def __bool__(self) -> bool:
         return bool(self.quorum or self.one or self.all)
 
-    def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int) -> None:
+    def add(self, acks: pb.Acks, stored: PlacedBatch, duplicate: bool, settle: Settle, *, epoch: int) -> None:
         """Add a batch with offsets. `epoch` is the open epoch; a retry may be in an earlier one."""
         if acks == pb.ALL and stored.epoch != epoch:
             settle(_on_quorum(stored), False)
@@ -497,8 +502,8 @@ class PendingAcks:
         queue = self.one if acks == pb.ONE else self.all if acks == pb.ALL else self.quorum
         queue.append(_Awaiting(stored, duplicate, settle))
 
-    def release(self, owner: Owner, high_watermark: int) -> None:
-        """Answer publishes that enough replicas hold."""
+    def release(self, owner: OffsetAssigner, high_watermark: int) -> None:
+        """Answer batches that enough replicas hold."""
         waiting = self.quorum
         while waiting and waiting[0].stored.end_offset <= high_watermark:
             stored, duplicate, settle = waiting.popleft()
@@ -509,10 +514,10 @@ class PendingAcks:
             _settle(self.all, min(high_watermark, owner.held_by_all))
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
-        """Answer all publishes: the epoch has ended; records before its end are stored, later ones are not.
+        """Answer all batches: the epoch has ended; records before its end are stored, later ones are not.
 
         Args:
-            refusal: the error for publishes that are not stored.
+            refusal: the error for batches that are not stored.
             held_by_all: the offset up to which all replicas are known to have the records.
         """
         for waiting in (self.quorum, self.one, self.all):
@@ -526,7 +531,7 @@ class PendingAcks:
                     settle(stored, duplicate)
 
     def fail(self, error: ProtocolError) -> None:
-        """Fail all publishes: their outcome stays unknown."""
+        """Fail all batches: their outcome stays unknown."""
         for waiting in (self.quorum, self.one, self.all):
             while waiting:
                 waiting.popleft().settle(error, False)
@@ -538,7 +543,7 @@ def _settle(waiting: deque[_Awaiting], end_offset: int) -> None:
         settle(stored, duplicate)
 
 
-def _on_quorum(stored: StoredBatch) -> ProtocolError:
+def _on_quorum(stored: PlacedBatch) -> ProtocolError:
     return ProtocolError(
         pb.STORED_ON_QUORUM,
         f"the batch is stored at offset {stored.base_offset} and committed, but its epoch {stored.epoch} has ended, "

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
@@ -32,7 +32,7 @@ class SnapshotWriter:
         self._first: ProducerSnapshot | None = None
         """Producer state that this node's log does not contain, to be written as soon as the log exists."""
 
-    def begin_epoch(self, owner: Owner) -> None:
+    def begin_epoch(self, owner: OffsetAssigner) -> None:
         """Handle the beginning of an epoch that this node owns.
 
         Producer state that the log does not contain, because another node reported it, is written at once: the epoch

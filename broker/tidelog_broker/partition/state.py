@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from tidelog_broker.cluster.routes import Route, route_of
 from tidelog_broker.core.replication.chain import LostRecords
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.storage.io.errors import NotHeldError
@@ -94,9 +94,9 @@ class PartitionState:
         return self._is_alone
 
     @property
-    def writer(self) -> Owner | None:
+    def assigner(self) -> OffsetAssigner | None:
         """The owner's state while this node may assign offsets; None otherwise."""
-        return self.replica.writer
+        return self.replica.assigner
 
     @property
     def is_moving(self) -> bool:
@@ -106,7 +106,7 @@ class PartitionState:
     @property
     def syncs_every_group(self) -> bool:
         """Whether an append to the active epoch is synced before it is acknowledged."""
-        return self._driver.view.synced(self.epoch)
+        return self._driver.view.syncs_appends(self.epoch)
 
     def is_changing(self, epoch: int) -> bool:
         """Return whether `epoch` is over, or about to end."""
@@ -196,8 +196,8 @@ class PartitionState:
         ended all earlier epochs, and no other node appends to this one, so all committed records are below `offset`.
         This holds while there is no later epoch, which `Access.confirm_owner` checks.
         """
-        writer = self.writer
-        return writer is not None and (offset > writer.next_offset or self.was_cut(offset, record_epoch))
+        assigner = self.assigner
+        return assigner is not None and (offset > assigner.next_offset or self.was_cut(offset, record_epoch))
 
     def was_cut(self, offset: int, record_epoch: int | None) -> bool:
         """Return whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.

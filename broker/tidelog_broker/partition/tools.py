@@ -50,7 +50,7 @@ class PartitionTools:
     full_disk: FullDiskRefusals
     metrics: NodeMetrics
     neighbours: Neighbours
-    """The other nodes."""
+    """The other nodes. For a publish: whether a quorum of the partition's replicas seems to be alive."""
     taken_over: TakeoverLog
     """Collects the epochs that begin on this node, for log lines."""
     route_news: RouteWatch

@@ -101,7 +101,7 @@ class UnsafeRecovery:
 
     def _is_served(self) -> bool:
         replica = self._replica
-        has_owner = self._partition.state.writer is not None or (
+        has_owner = self._partition.state.assigner is not None or (
             replica.state.active.owner not in {"", replica.state.node_id} and not replica.suspects_owner(self._now_ms())
         )
         return has_owner and not replica.state.promised and not self._is_lost()

@@ -1,7 +1,7 @@
-"""The driver of one partition's replica: carries out its effects, with one write at a time.
+"""The driver of one partition's replica: executes its effects, with one write at a time.
 
-After every input `pump` takes the replica's effects. Messages are sent at once, before the node's own write, so that
-the replicas write at the same time. Writes form one queue: each begins when the previous one is done, and
+After every input the driver takes the replica's effects. Messages are sent at once, before the node's own write, so
+that the replicas write at the same time. Writes form one queue: each begins when the previous one is done, and
 `Replica.wrote` reports each in order. Consecutive appends that were queued during a write are written as one and synced
 once. Journal entries of all partitions are merged by `Chains`.
 
@@ -68,20 +68,24 @@ batches later, at this node's pace."""
 class _Queued(NamedTuple):
     """A queued write.
 
+    Its callback is found by position: the n-th queued effect other than `RebuildProducers` belongs to the n-th entry of
+    `ReplicaState.waiting_writes`.
+
     Attributes:
         size_bytes: size of its batches if another node sent them, which counts in the peers' budget; otherwise 0.
     """
 
     effect: Write | RebuildProducers
     size_bytes: int
-    has_space: bool
+    has_room: bool
     """Whether disk space for the write is allocated: an owner allocates before it assigns offsets."""
 
 
 class ReplicaDriver:
-    """Carries out the effects of one replica: sends its messages, and does its writes, one at a time.
+    """Executes the effects of one replica: sends its messages, and does its writes.
 
-    Nothing is carried out before `start`.
+    It is the one object that serializes the appends to a partition's log, whether a producer or another node sent the
+    batches, and the replica's other writes. Nothing is executed before `start`.
 
     Args:
         schedule: called when the replica's deadline may have changed.
@@ -126,9 +130,9 @@ class ReplicaDriver:
         self._cuts: deque[int] = deque()
         """Offsets of the queued truncations, in order."""
         self._writing = False
-        self._pumping = False
+        self._executing = False
         self._may_be_due = False
-        """Whether the effects being carried out may move the deadline to an earlier time."""
+        """Whether the effects being executed may move the deadline to an earlier time."""
         self._decisions_queued = 0
         self._synced = (-1, False)
         """The epoch of the newest append, and whether its appends are synced."""
@@ -153,7 +157,7 @@ class ReplicaDriver:
     # --- inputs ----------------------------------------------------------------------------------------
 
     def start(self, listener: Listener) -> None:
-        """Begin to carry out effects, and to notify the listener."""
+        """Begin to execute effects, and to notify the listener."""
         self._listener = listener
         self.tick()  # Nodes that are already down cause no notification.
 
@@ -173,48 +177,49 @@ class ReplicaDriver:
         if isinstance(message, pb.ReplicationAck):
             soon = message.status != pb.HELD
             if soon or self.replica.state.effects or not self.is_touched:
-                self._carry_on(soon=soon)
+                self._execute(soon=soon)
             if self._listener is not None:
                 self._listener.acknowledged()
         else:
-            self._carry_on(soon=kind is not pb.AppendBatch, may_be_due=may_be_due)
+            self._execute(soon=kind is not pb.AppendBatch, may_be_due=may_be_due)
 
     def tick(self) -> None:
         """Let the replica run its expired timers."""
         if not self.stopped:
             self.replica.tick(self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
     def liveness_changed(self) -> None:
         """Let the replica check again which nodes are alive."""
         if not self.stopped:
             self.replica.liveness_changed(self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
     def want_owner(self) -> None:
         """Request ownership, because a client wants to write."""
         if not self.stopped:
             self.replica.want_owner(self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
-    def assign(self, batches: Sequence[Batch]) -> Group:
-        """Assign offsets to verified batches, whose space is allocated; `go` sends and writes them.
+    def accept_group(self, batches: Sequence[Batch]) -> Group:
+        """Have the replica assign offsets to verified batches, whose space is allocated, and queue their effects.
 
-        The caller must call `go` next, and assign no other group before this one is written.
+        The caller must call `execute_accepted` next, which sends and writes them, and must not start another group
+        before this one is written.
         """
-        return self.replica.assign(batches, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
+        return self.replica.accept_group(batches, now_us=self._tools.wall_us(), now_ms=self._tools.now_ms())
 
     def roll_over(self, plan: Plan) -> None:
         """End the epoch by plan, if this node owns it."""
         if not self.stopped:
             self.replica.roll_over(plan, self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
     def confirm(self) -> int:
         """Ask the replicas whether this node still owns the epoch, and return the number of the question.
 
-        May be called only while this node may append. The caller must call `pump` next, which sends the question; it
-        needs the number before that, because `Listener.owner_confirmed` may report the answer at once.
+        May be called only while this node may append. The caller must call `execute_effects` next, which sends the
+        question; it needs the number before that, because `Listener.owner_confirmed` may report the answer at once.
         """
         return self.replica.ownership.confirm()
 
@@ -222,40 +227,40 @@ class ReplicaDriver:
         """Report that retention has deleted the records below `offset`."""
         if not self.stopped:
             self.replica.raise_log_start(offset, self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
     def damaged(self, epoch: int, reason: str) -> Repair:
         """Report a damaged epoch of the log; return how the replica repairs it, "none" after `stop`."""
         if self.stopped:
             return "none"
         repair = self.replica.damaged(epoch, reason, self._tools.now_ms())
-        self.pump()
+        self.execute_effects()
         return repair
 
     def compacted(self) -> None:
         """Report that compaction has replaced epochs by new versions."""
         if not self.stopped:
             self.replica.compacted(self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
     def delete_below(self, offset: int) -> None:
         """As the owner, have records below a committed offset deleted; `Listener.records_deleted` reports it."""
         if not self.stopped:
             self.replica.delete_below(offset, self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
     # --- effects ---------------------------------------------------------------------------------------
 
-    def pump(self) -> None:
-        """Carry out the replica's effects until none is left."""
-        self._carry_on(soon=True)
+    def execute_effects(self) -> None:
+        """Execute the replica's effects until none is left."""
+        self._execute(soon=True)
 
-    def go(self) -> None:
-        """Carry out the effects of `assign`."""
-        self._carry_on(soon=False)
+    def execute_accepted(self) -> None:
+        """Execute the effects of `accept_group`, which change no deadline within the heartbeat interval."""
+        self._execute(soon=False)
 
-    def _carry_on(self, *, soon: bool, writes: bool = True, may_be_due: bool = True) -> None:
-        """Carry out effects, see `pump`.
+    def _execute(self, *, soon: bool, writes: bool = True, may_be_due: bool = True) -> None:
+        """Execute effects, see `execute_effects`.
 
         Args:
             soon: whether the input may change a deadline within the heartbeat interval.
@@ -264,9 +269,9 @@ class ReplicaDriver:
         """
         listener = self._listener
         self._may_be_due |= may_be_due
-        if self._pumping or listener is None or self.stopped:
-            return  # An outer call is carrying out effects and handles these, too.
-        self._pumping = True
+        if self._executing or listener is None or self.stopped:
+            return  # An outer call is executing effects and handles these, too.
+        self._executing = True
         replica, send = self.replica, self._tools.neighbours.send
         try:
             while True:
@@ -278,23 +283,23 @@ class ReplicaDriver:
                     elif isinstance(effect, CommitMoved):
                         listener.commit_moved()
                     else:
-                        self._carry_out(effect, listener)
+                        self._execute_rare(effect, listener)
                 if writes and self._queue and not self._writing:
                     self._write_next()
                 if not replica.state.effects:
                     break
         finally:
-            self._pumping = False
+            self._executing = False
         may_be_due, self._may_be_due = self._may_be_due, False
         if soon:
             self._schedule(self)
         elif may_be_due and not self.is_touched:
             self._schedule_later(self)
 
-    def _carry_out(self, effect: Effect, listener: Listener) -> None:
+    def _execute_rare(self, effect: Effect, listener: Listener) -> None:
         match effect:
             case Append() | Send() | CommitMoved():
-                raise AssertionError(f"`_carry_on` carries out {type(effect).__name__} itself")
+                raise AssertionError(f"`_execute` executes {type(effect).__name__} itself")
             case ReadLog():
                 self._read(effect)
             case SyncAhead():
@@ -336,25 +341,25 @@ class ReplicaDriver:
             if was_open and isinstance(error, DamagedError):
                 self.replica.damaged(effect.epoch, error.message, self._tools.now_ms())
             self.replica.read(effect, found.batches, found.base, found.end, self._tools.now_ms())
-            self.pump()
+            self.execute_effects()
 
         self._tools.readers.start(self._io_key, lambda: self.view.read_epoch(effect), done)
 
     def _synced_ahead(self, effect: SyncAhead) -> None:
         self.replica.synced_ahead(effect, self._tools.now_ms())
-        self.pump()
+        self.execute_effects()
 
     # --- writes ----------------------------------------------------------------------------------------
 
     def _enqueue(self, effect: Write | RebuildProducers) -> None:
-        size_bytes, has_space = 0, False
+        size_bytes, has_room = 0, False
         if isinstance(effect, Append):
             state = self.replica.state
             owner, active = state.owner, state.chain.active
-            has_space = owner is not None and owner.epoch == effect.epoch
+            has_room = owner is not None and owner.epoch == effect.epoch
             # An epoch that this node owned before its restart is its own, too.
             placed = active if active.epoch == effect.epoch else state.chain.descriptor(effect.epoch)
-            if not has_space and placed.owner != state.node_id:
+            if not has_room and placed.owner != state.node_id:
                 size_bytes = sum(map(len, effect.batches))
                 self.queued_bytes += size_bytes
                 self._tools.peers_budget.used_bytes += size_bytes
@@ -367,7 +372,7 @@ class ReplicaDriver:
             self._cuts.append(self.replica.state.start_of(effect.epoch))
         elif isinstance(effect, WriteChain):
             self._decisions_queued += 1
-        self._queue.append(_Queued(effect, size_bytes, has_space))
+        self._queue.append(_Queued(effect, size_bytes, has_room))
 
     def _count(self, size_bytes: int) -> None:
         self.queued_bytes += size_bytes
@@ -414,13 +419,13 @@ class ReplicaDriver:
         started = time.perf_counter()
         epoch, synced = self._synced
         if epoch != group[0].epoch:
-            epoch, synced = self._synced = (group[0].epoch, self.view.synced(group[0].epoch))
+            epoch, synced = self._synced = (group[0].epoch, self.view.syncs_appends(group[0].epoch))
             self._is_grouped = self.view.shares_log(group[0].epoch)
         inline_writes, is_grouped = self._tools.inline_writes, synced and self._is_grouped
         if (not synced or is_grouped) and not self._tools.io.pending:
             size_bytes = log_writer.padded_bytes(group)
             if inline_writes.allows(size_bytes, started) and (
-                (len(group) == 1 and self._queue[0].has_space) or log_writer.has_room(self.view, group[0], size_bytes)
+                (len(group) == 1 and self._queue[0].has_room) or log_writer.has_room(self.view, group[0], size_bytes)
             ):
                 failed: StorageError | None = None
                 sleeps_before = sleeps()
@@ -478,7 +483,7 @@ class ReplicaDriver:
         # An append at a follower without gaps moves no deadline to an earlier time.
         may_be_due = is_owner or self._in_doubt or not ok
         self._tell(len(group), ok=ok)
-        if self._pumping:  # A write on the event loop: the outer call carries out the effects.
+        if self._executing:  # A write on the event loop: the outer call executes the effects.
             self._may_be_due |= may_be_due
             if ok:
                 self._listener.appended(group, seconds=ended - started)
@@ -486,11 +491,11 @@ class ReplicaDriver:
         if not is_owner:
             # The owner waits for the acknowledgement, so it is sent before the listener is called. No write begins: a
             # write on the event loop would tell the listener about later appends first.
-            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)
+            self._execute(soon=not ok, writes=False, may_be_due=may_be_due)
         if ok:
             self._listener.appended(group, seconds=ended - started)
         if may_be_due or self._queue or self.replica.state.effects:
-            self._carry_on(soon=not ok, may_be_due=may_be_due)
+            self._execute(soon=not ok, may_be_due=may_be_due)
 
     def _perform(self, effect: log_writer.Step) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:
@@ -509,7 +514,7 @@ class ReplicaDriver:
         if self.stopped:
             return
         self._tell(1, ok=ok)
-        self.pump()
+        self.execute_effects()
 
     def _tell(self, count: int, *, ok: bool) -> None:
         now_ms = self.written_ms = self._tools.now_ms()
@@ -539,7 +544,7 @@ class ReplicaDriver:
         if error is not None:
             self._fail(error)
         else:
-            self.pump()
+            self.execute_effects()
 
     def _rebuild(self, effect: RebuildProducers) -> None:
         # An owner whose previous epochs are lost on every node begins without their producers.
@@ -557,7 +562,7 @@ class ReplicaDriver:
             self._queue.popleft()
             table, last_us, later = found
             self.replica.producers_rebuilt(effect, table, last_us, self._tools.now_ms(), later=later)
-            self.pump()
+            self.execute_effects()
 
         def rebuild() -> tuple[ProducerTable | None, int, LaterSnapshot | None]:
             table, last_us = self.view.producers.at(effect.offset, log_start=log_start)

@@ -21,7 +21,10 @@ from tidelog_proto.process.hot_path_metrics import Tally
 
 
 class Neighbours(ClusterHints, Protocol):
-    """Reports which other nodes are alive, and sends the messages of a `ReplicaDriver` to them."""
+    """Reports which other nodes are alive, and sends the messages of a `ReplicaDriver` to them.
+
+    It is the node's `Cluster`, or that of the simulation.
+    """
 
     @property
     def is_alone(self) -> bool:
@@ -30,7 +33,10 @@ class Neighbours(ClusterHints, Protocol):
 
     @property
     def send(self) -> Sending:
-        """The function that sends to other nodes; it is replaced when this node joins a cluster."""
+        """The function that sends to other nodes; it is replaced when this node joins a cluster.
+
+        For a publish it sends the owner's appends to the followers, and a follower's acknowledgement to the owner.
+        """
         ...
 
 

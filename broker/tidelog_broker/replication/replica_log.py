@@ -35,7 +35,10 @@ class BatchRange(NamedTuple):
 
 
 class ReplicaLog:
-    """The core's view of a log, see `core.replication.ports.LogView`; used on the event loop. Created by `open`.
+    """The core's view of a log, see `core.replication.ports.LogView`. Created by `open`.
+
+    The core calls the methods of `LogView` on the event loop. `log_writer` uses the view on the partition's I/O worker
+    as well, or on the event loop while writes are fast; `read_epoch` runs on a read worker.
 
     Args:
         chain: the partition's chain, which grows while this is used.
@@ -109,8 +112,8 @@ class ReplicaLog:
 
     # --- what this log reads from the chain -----------------------------------------------------------
 
-    def synced(self, epoch: int) -> bool:
-        """Return whether an append to an epoch is acknowledged only after a sync."""
+    def syncs_appends(self, epoch: int) -> bool:
+        """Return whether an append to an epoch is acknowledged only after it is synced."""
         return syncs_appends(self._chain.descriptor(epoch))
 
     def engine(self, epoch: int) -> str:
@@ -181,7 +184,7 @@ class ReplicaLog:
         A copy that its engine has lost is short, too, without a record: it is lost at every start.
         """
         active, newest = self._chain.active.epoch, self.store.active
-        if not self.synced(active):
+        if not self.syncs_appends(active):
             if self._rebooted:
                 try:
                     self.store.repair.mark_short(active)

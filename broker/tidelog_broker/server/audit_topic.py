@@ -16,10 +16,10 @@ from collections import deque
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.metadata.internal_topics import INTERNAL_SEGMENT_BYTES
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.server.propagation import wait_until_applied
 from tidelog_proto import broker_pb2 as pb
@@ -120,7 +120,7 @@ class AuditTopic:
     async def _append(self, key: PartitionKey, data: memoryview) -> None:
         settled: asyncio.Future[None] = self._broker.loop.create_future()
 
-        def settle(outcome: StoredBatch | ProtocolError, _duplicate: bool) -> None:
+        def settle(outcome: PlacedBatch | ProtocolError, _duplicate: bool) -> None:
             if settled.done():
                 return
             if isinstance(outcome, ProtocolError):
@@ -132,7 +132,7 @@ class AuditTopic:
             async with asyncio.timeout(WRITE_S_MAX):
                 partition = await self._broker.partitions.opening.opened(key)
                 await partition.access.ensure_active()
-                partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
+                partition.pipeline.submit(QueuedBatch(data, unpack_header(data), settle))
                 await settled
         except TimeoutError:
             raise ProtocolError(

@@ -155,7 +155,7 @@ class Links:
                 peer.task = asyncio.get_running_loop().create_task(self._keep(node_id, peer), name=f"link to {node_id}")
 
     def send(self, to: Sequence[str], message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
-        """Send a one-way message with whole batches to nodes; it is dropped without an error where it cannot be sent.
+        """Send a one-way message to nodes, with whole batches if any; it is dropped without an error if that fails.
 
         Messages of one partition that arrive, arrive in order. Sets the `length` of a message with batches. The caller
         must not change the message or the batches' bytes afterwards.

@@ -210,7 +210,10 @@ def _envelope_of(
 
 
 class OneWay:
-    """A one-way message with whole batches. It is encoded once, whatever the number of receivers."""
+    """A one-way message, with whole batches if its kind has any; acknowledgements, for example, have none.
+
+    It is encoded once for all links that send it alone. A link that gathers it in its `Outbox` encodes it for itself.
+    """
 
     __slots__ = ("attachment_bytes", "batches", "message", "parts")
 

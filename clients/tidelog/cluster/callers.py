@@ -55,6 +55,9 @@ class Caller(Protocol):
 class CallerTickets:
     """Attaches the ticket of a gateway's caller to requests, and applies the quota of this principal.
 
+    Each client has one, also a client without a caller: it attaches nothing then, and `throttles` returns only the
+    throttle of the connection.
+
     Args:
         caller: the principal; None for the client's own requests, which carry no ticket.
     """
@@ -81,7 +84,7 @@ class CallerTickets:
             envelope.on_behalf = self.caller.ticket()
 
     def throttles(self, connection: Connection) -> list[Throttle]:
-        """Return the throttles that apply to a publish on a connection: the client's own, and the principal's."""
+        """Return the throttles of a publish on a connection: the connection's, and the caller's principal's if any."""
         own = self._throttles.get(connection)
         return [throttle for throttle in (connection.throttle, own) if throttle is not None]
 

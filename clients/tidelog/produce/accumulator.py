@@ -2,10 +2,11 @@
 
 The open batch is drained when a partition queue could send something at once, or when the batch is full. While every
 partition waits for an answer, records keep accumulating, so batch size follows the node's latency (see
-`partition_queue.py`). Memory for a full batch is reserved in advance; sealing the batch releases the unused part.
+`partition_queue.py`). Memory for a full batch is reserved in advance, so that callers may append plain records to the
+batch directly. Closing the batch to direct appends releases the unused part; `accept` still adds records to it.
 
 Order is kept: before columns are accepted the open batch is drained, and while a call waits for buffer memory the open
-batch is sealed, so that no later record is accepted first.
+batch is closed to direct appends, so that no later record is accepted first.
 
 Draining turns the open batch into chunks, one for each partition. If all records go to one partition, the lists are
 passed on as they are. Otherwise few records are split as lists. Many records are converted to columns: their keys are
@@ -26,7 +27,7 @@ from tidelog.base.fork_safety import call_in_forked_child
 from tidelog.errors import TidelogError
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Chunk, ColumnChunk, ListChunk
 from tidelog.produce.buffer_memory import BufferMemory
-from tidelog.produce.open_batch import OpenBatch, RecordLists, record_size_bytes, sealed_batch
+from tidelog.produce.open_batch import OpenBatch, RecordLists, closed_batch, record_size_bytes
 from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_meter import ProducerMeter
@@ -50,15 +51,15 @@ class RecordAccumulator:
     Args:
         options: options of the partition queues; an open batch is never larger than a batch on the wire.
         delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
-        shared: whether callers may append plain records to `open` directly, without `accept`.
+        shared: whether callers may append plain records to `directly_appendable`, without `accept`.
         settled: called with each chunk that failed before it was queued.
         meter: counts these failures; None without metrics.
 
     Attributes:
         batch: the open batch; None if no record is waiting. An attribute, not a property, because the sender reads it
             for each batch.
-        open: the batch to which callers may append plain records directly, up to its `remaining_bytes`; a sealed batch
-            while they must call `accept`.
+        directly_appendable: the open batch while callers may append plain records to it, up to its `remaining_bytes`;
+            a batch that refuses every append while they must call `accept`.
     """
 
     def __init__(
@@ -80,18 +81,18 @@ class RecordAccumulator:
         self._shared = shared
         self._settled = settled
         self._meter = meter
-        self._sealed = sealed_batch()
+        self._closed_batch = closed_batch()
         self.batch: OpenBatch | None = None
         self._partition_count = 1
         self._sender: Sender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.open = self._sealed
+        self.directly_appendable = self._closed_batch
         self._failure: TidelogError | None = None
-        call_in_forked_child(self, RecordAccumulator.seal_after_fork)
+        call_in_forked_child(self, RecordAccumulator.close_to_direct_after_fork)
 
-    def seal_after_fork(self) -> None:
+    def close_to_direct_after_fork(self) -> None:
         """Refuse direct appends in a forked child, which must not fill a batch that only its parent sends."""
-        self.open = self._sealed
+        self.directly_appendable = self._closed_batch
 
     @property
     def capacity_bytes(self) -> int:
@@ -127,7 +128,7 @@ class RecordAccumulator:
                 batch.remaining_bytes -= size_bytes
                 return batch, batch.add(*record)
             else:
-                self.seal()
+                self.close_to_direct()
         if not memory_reserved and not self._memory.try_reserve(size_bytes, claiming=claiming):
             return None
         self._partition_count = max(self._partition_count, partition_count)
@@ -157,7 +158,7 @@ class RecordAccumulator:
                 batch.remaining_bytes -= size_bytes
                 return batch, batch.extend(rows)
             else:
-                self.seal()
+                self.close_to_direct()
         if not self._memory.try_reserve(size_bytes):
             return None
         self._partition_count = max(self._partition_count, partition_count)
@@ -189,11 +190,11 @@ class RecordAccumulator:
         self._sender.serve_now()
         return True
 
-    def seal(self) -> None:
+    def close_to_direct(self) -> None:
         """Refuse direct appends to the open batch, and release the memory that is reserved for them."""
-        self.open = self._sealed
+        self.directly_appendable = self._closed_batch
         if self.batch is not None:
-            unused_bytes = self.batch.seal()
+            unused_bytes = self.batch.close_to_direct()
             if unused_bytes:
                 self._memory.release(unused_bytes)
 
@@ -208,7 +209,7 @@ class RecordAccumulator:
         Args:
             full: whether the batch had no space left.
         """
-        self.seal()
+        self.close_to_direct()
         batch, self.batch = self.batch, None
         if batch is not None:
             self._place(batch, self._partition_count, full=full)
@@ -250,7 +251,7 @@ class RecordAccumulator:
     def fail(self, error: TidelogError) -> None:
         """Fail the open batch, and every batch that is added from now on."""
         self._failure = error
-        self.seal()
+        self.close_to_direct()
         batch, self.batch = self.batch, None
         if batch is not None:
             self._fail(batch, error)
@@ -282,7 +283,7 @@ class RecordAccumulator:
                 return
             self._memory.try_reserve(more_bytes)
             batch.reserve(more_bytes)
-        self.open = batch
+        self.directly_appendable = batch
 
 
 class PartitionedChunks(NamedTuple):

@@ -44,7 +44,10 @@ RECORD_OVERHEAD_BYTES: Final = 96
 
 
 class Delivery:
-    """The outcome of the records of a chunk: `base_offset` or `error`; `offsets` if some records were dropped."""
+    """The outcome of the records of a chunk, not an attempt to deliver them: `done` is False until it is known.
+
+    It is `base_offset` or `error`; `offsets` if some records were dropped.
+    """
 
     __slots__ = (
         "_waiters",

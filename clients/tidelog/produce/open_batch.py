@@ -3,10 +3,11 @@
 An *open batch* takes the records of `put`, `enqueue` and `send` for all partitions. Its memory is reserved in advance,
 so that appending a plain record is a subtraction and an append. It is drained into partition queues when it is full or
 when a partition queue can send records. Partitions are chosen only then: keys are hashed as a column, which costs a
-third of hashing them one by one. The lists go to one partition queue unchanged, or are split by partition. A *sealed*
-batch refuses records that the producer appends directly, without `RecordAccumulator.accept`.
+third of hashing them one by one. The lists go to one partition queue unchanged, or are split by partition. A batch that
+is *closed to direct appends* refuses records without `RecordAccumulator.accept`, which may still add records to it.
 
-A receipt is an open batch and an index; the partition and offset of the record are computed when they are read.
+A receipt is an open batch and an index; the partition and offset of the record are computed when they are read. So the
+object outlives its records: after it is drained, the chunks hold the lists, and it holds the deliveries of the chunks.
 
 Rejected: one open batch for each partition, which costs a look-up, a hash and a branch for each record, and gives many
 small batches if there are many keys.
@@ -55,17 +56,19 @@ class RecordLists:
         return size_bytes
 
 
-SEALED: Final = -1
-"""`remaining_bytes` of a sealed batch: no record fits."""
+CLOSED_TO_DIRECT: Final = -1
+"""`remaining_bytes` of a batch that is closed to direct appends: no record fits."""
 
 
 class OpenBatch:
     """Collects single records in the order in which they are accepted, before their partitions are chosen.
 
+    Later it is what receipts refer to: it finds the delivery of each record, as long as a receipt exists.
+
     The lists besides `values` are shorter than `values` until `pad_columns`: they end at the last record with an entry.
 
     Attributes:
-        remaining_bytes: reserved, unused memory; negative if the batch is sealed, so that direct appends are refused.
+        remaining_bytes: reserved, unused memory; negative if the batch is closed to direct appends.
         reserved_bytes: reserved memory, used or not.
         deadline: event loop time at which the records expire, in seconds.
         timestamps_us: explicit timestamps; None if the records have none.
@@ -97,7 +100,7 @@ class OpenBatch:
 
     def __init__(self, *, deadline: float, timestamped: bool) -> None:
         self.deadline = deadline
-        self.remaining_bytes = SEALED
+        self.remaining_bytes = CLOSED_TO_DIRECT
         self.reserved_bytes = 0
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
@@ -129,11 +132,11 @@ class OpenBatch:
         self.reserved_bytes += size_bytes
         self.remaining_bytes = max(0, self.remaining_bytes) + size_bytes
 
-    def seal(self) -> int:
+    def close_to_direct(self) -> int:
         """Refuse direct appends; return how many reserved bytes are unused."""
         remaining_bytes = max(0, self.remaining_bytes)
         self.reserved_bytes -= remaining_bytes
-        self.remaining_bytes = SEALED
+        self.remaining_bytes = CLOSED_TO_DIRECT
         return remaining_bytes
 
     def add(  # noqa: PLR0917 - a record, as it is given
@@ -262,8 +265,8 @@ class OpenBatch:
         self.callbacks, self._waiters = [], []
 
 
-def sealed_batch() -> OpenBatch:
-    """Return a batch that refuses every append, for use while no batch is open."""
+def closed_batch() -> OpenBatch:
+    """Return an empty batch that is closed to direct appends, for use while no batch takes them."""
     return OpenBatch(deadline=0.0, timestamped=False)
 
 

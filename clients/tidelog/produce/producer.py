@@ -174,7 +174,7 @@ class Producer:
         """
         plain = headers is None and tag is None and partition is None and timestamp_us is None
         if plain and type(value) is bytes and (on_delivery is None or callable(on_delivery)):
-            batch = self._accumulator.open
+            batch = self._accumulator.directly_appendable
             if key is None:
                 remaining_bytes = batch.remaining_bytes - len(value) - RECORD_OVERHEAD_BYTES
                 if remaining_bytes >= 0:
@@ -257,7 +257,7 @@ class Producer:
         Arguments and errors are those of `send`. `flush` raises a failure whose receipt is not awaited.
         """
         if type(value) is bytes and headers is None and tag is None and partition is None and timestamp_us is None:
-            batch = self._accumulator.open
+            batch = self._accumulator.directly_appendable
             if key is None:
                 remaining_bytes = batch.remaining_bytes - len(value) - RECORD_OVERHEAD_BYTES
                 if remaining_bytes >= 0:
@@ -293,7 +293,7 @@ class Producer:
             accepted = self._accumulator.accept(record, route.partition_count)
             if accepted is not None:
                 return PendingReceipt(*accepted)
-        self._accumulator.seal()
+        self._accumulator.close_to_direct()
         await self._memory.acquire_turn()
         try:
             if pause:
@@ -458,7 +458,7 @@ class Producer:
 
     async def _ready(self, size_bytes: int, *, claim: bool = False) -> None:
         self._known_route(None)
-        self._accumulator.seal()
+        self._accumulator.close_to_direct()
         await self._memory.wait_ready(size_bytes, claim=claim)
 
     def _route_of_threads(self) -> TopicRoute:
@@ -524,7 +524,7 @@ class Producer:
         try:
             route = self._known_route(partition)
             if route is None or memory.waiting_calls:
-                self._accumulator.seal()
+                self._accumulator.close_to_direct()
                 await memory.acquire_turn()
                 has_turn = True
                 route = await self._route(partition)

@@ -25,7 +25,7 @@ from tidelog.model import TopicRoute
 from tidelog.produce.accumulator import RecordAccumulator
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES
 from tidelog.produce.buffer_memory import BufferMemory
-from tidelog.produce.open_batch import OnDelivery, OpenBatch, sealed_batch
+from tidelog.produce.open_batch import OnDelivery, OpenBatch, closed_batch
 from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation
 from tidelog_proto.batch.columns import Headers
 
@@ -72,20 +72,20 @@ class ThreadHandoff:
         self._thread = thread
         self._internals = internals
         self._lock = threading.Lock()
-        self._sealed = sealed_batch()
-        self._open = self._sealed
-        """The last of the waiting batches if plain records may be appended to it, else a sealed batch."""
+        self._closed_batch = closed_batch()
+        self._directly_appendable = self._closed_batch
+        """The last of the waiting batches if plain records may be appended to it, else `_closed_batch`."""
         self._waiting: list[tuple[OpenBatch, int]] = []
         """Batches for the loop, each with the topic's partition count."""
         self._thread_state = _ThreadState()
         self._ended_bytes = 0
         """Size of ended reservations, in bytes; the event loop releases their memory."""
-        call_in_forked_child(self, ThreadHandoff.seal_after_fork)
+        call_in_forked_child(self, ThreadHandoff.reset_after_fork)
 
-    def seal_after_fork(self) -> None:
+    def reset_after_fork(self) -> None:
         """Drop waiting batches in a forked child, and replace the lock, which another thread may have held."""
         self._lock = threading.Lock()
-        self._open = self._sealed
+        self._directly_appendable = self._closed_batch
         self._waiting = []
 
     def put(  # noqa: PLR0917 - the fields of a record
@@ -108,7 +108,7 @@ class ThreadHandoff:
             else:
                 size_bytes = NEVER_FITS
             with self._lock:
-                batch = self._open
+                batch = self._directly_appendable
                 remaining_bytes = batch.remaining_bytes - size_bytes
                 if remaining_bytes >= 0:
                     batch.remaining_bytes = remaining_bytes
@@ -197,8 +197,8 @@ class ThreadHandoff:
             newest.remaining_bytes -= size_bytes
             return newest
         if newest is not None:
-            newest.seal()
-            self._open = self._sealed
+            newest.close_to_direct()
+            self._directly_appendable = self._closed_batch
         reservation_bytes = self._take_reservation()
         waiting_bytes = sum(batch.reserved_bytes for batch, _ in self._waiting)
         used_bytes = internals.memory.used_bytes + waiting_bytes - self._ended_bytes
@@ -214,16 +214,16 @@ class ThreadHandoff:
             self._thread.call(self._hand_over)
         self._waiting.append((batch, route.partition_count))
         if internals.preparation.plain and not timestamped:
-            self._open = batch
+            self._directly_appendable = batch
         return batch
 
     def _hand_over(self) -> None:
         """Move the waiting batches into the accumulator. Runs on the loop."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            self._open = self._sealed
+            self._directly_appendable = self._closed_batch
             for batch, _ in waiting:
-                batch.seal()
+                batch.close_to_direct()
         for batch, partition_count in waiting:
             self._internals.accumulator.add_batch(batch, partition_count)
         self._release_unneeded()

@@ -13,7 +13,7 @@ from tests.broker.core.replication.test_replica import KEY, Log
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Batch, Plan, Position, Timing
@@ -64,7 +64,7 @@ def candidate(records: int = 1, *, producer: int = 0, sequence: int = 0, fill: b
 
 def run_of(active: pb.EpochDescriptor, *counts: int, fill: bytes = b"x") -> list[Batch]:
     """Return the first batches of an epoch as stamped by its owner, with `counts` records each."""
-    owner = Owner(active, producers=ProducerTable())
+    owner = OffsetAssigner(active, producers=ProducerTable())
     group = owner.assign([candidate(count, fill=fill) for count in counts], now_us=1)
     return [Batch(header, data) for header, data in zip(group.headers, group.batches, strict=True)]
 
@@ -191,4 +191,4 @@ class Bench(ReplicaState):
 
     def queue(self, batches: Sequence[Batch]) -> None:
         """Queue batches for the open epoch, like an append of the owner."""
-        self.append([batch.data for batch in batches], ends_of(batches), lambda _now_ms: None)
+        self.queue_append([batch.data for batch in batches], ends_of(batches), lambda _now_ms: None)

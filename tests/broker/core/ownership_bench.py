@@ -54,7 +54,7 @@ class Trial(Bench):
         self.take()
 
     def publish(self, *counts: int) -> None:
-        self.ownership.assign([candidate(count) for count in counts], now_us=1, now_ms=0)
+        self.ownership.accept_group([candidate(count) for count in counts], now_us=1, now_ms=0)
 
     def ack(
         self,

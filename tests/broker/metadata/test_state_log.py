@@ -17,7 +17,7 @@ from tidelog_broker.metadata import state_log as state_log_module
 from tidelog_broker.metadata.state_log import StateLog
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch, iter_batches
@@ -228,7 +228,7 @@ async def test_snapshot_includes_records_durable_in_the_same_turn(
         monkeypatch.setattr(partition.retention, "delete_before", bound)
         node.broker.tasks.spawn(offsets.snapshot(epoch), "a snapshot")
 
-    def note(pending: PendingPublish) -> None:
+    def note(pending: QueuedBatch) -> None:
         written.append(RecordBatch.parse(pending.data).values())
         submit(pending)
 
@@ -303,7 +303,7 @@ async def test_position_with_an_unknown_outcome_is_not_overwritten(
     first = prepared(node.broker.groups.of("g").positions, key, next_offset=3)
     assert first is not None
 
-    def failing(pending: PendingPublish) -> None:
+    def failing(pending: QueuedBatch) -> None:
         pending.settle(ProtocolError(code, "no"), False)
 
     with monkeypatch.context() as patched:
@@ -348,7 +348,7 @@ async def test_change_waits_for_the_previous_outcome(
         monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 1)
         monkeypatch.setattr(node.broker.meta_log, "snapshot", lambda _: asyncio.Event().wait())
     await peer.create()
-    held: list[PendingPublish] = []
+    held: list[QueuedBatch] = []
     with monkeypatch.context() as patched:
         patched.setattr(node.broker.partitions.get(*META_KEY).pipeline, "submit", held.append)
         patched.setattr(state_log_module, "WRITE_TIMEOUT_S", 0.01)

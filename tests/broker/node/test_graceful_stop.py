@@ -122,7 +122,7 @@ async def test_single_copy_partition_is_not_transferred(three: Founded) -> None:
     assert three.owner(keys[2], owner) == owner
     partition = three.nodes[owner].broker.partitions.find(keys[2])
     assert partition is not None
-    assert partition.state.writer is not None, "it takes records until the node stops"
+    assert partition.state.assigner is not None, "it takes records until the node stops"
 
 
 async def test_failed_transfer_times_out(

@@ -50,7 +50,7 @@ async def moved_solo(founded: Founded, hidden: Hidden) -> tuple[Peer, pb.TopicIn
     new = founded.owner(key, "a")
     await founded.until(lambda: founded.nodes[new].broker.partitions.find(key) is not None, "it is not taken up")
     partition = founded.nodes[new].broker.partitions.get(*key)
-    await founded.until(lambda: partition.state.writer is not None, "the new owner does not begin")
+    await founded.until(lambda: partition.state.assigner is not None, "the new owner does not begin")
     return peer, topic, old, partition
 
 

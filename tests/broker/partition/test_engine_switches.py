@@ -50,7 +50,7 @@ async def switched(stand: Stand, engine: str, flush: pb.Flush) -> None:
     (partition,) = (one for one in stand.node.broker.partitions.all() if one.name.startswith("t/"))
     partition.driver.roll_over(Plan(node_id, (node_id,), 1, flush, engine=engine))
     await settled(
-        lambda: partition.replica.state.active.engine == engine and partition.state.writer is not None, "no new epoch"
+        lambda: partition.replica.state.active.engine == engine and partition.state.assigner is not None, "no new epoch"
     )
 
 

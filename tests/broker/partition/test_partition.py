@@ -234,7 +234,7 @@ async def test_planned_end_reports_held_by_all_only_if_true(tmp_path: Path) -> N
         partition.driver.roll_over(Plan(owner, tuple(NODES), 2))
         (told,) = await peer.published(number)
         assert (told.error.code, told.error.definite, told.error.retriable) == (pb.STORED_ON_QUORUM, False, False)
-        await settled(lambda: partition.state.writer is not None, "the next epoch does not begin")
+        await settled(lambda: partition.state.assigner is not None, "the next epoch does not begin")
         (again,) = await peer.published(post(pb.ALL))
         assert again.error.code == pb.STORED_ON_QUORUM, "replicas of the next epoch do not count for this one"
         (again,) = await peer.published(post(pb.QUORUM))
@@ -251,5 +251,5 @@ async def test_partitions_share_the_producer_budget_of_their_node(node: Node, pe
             assert not result.HasField("error")
         first.tools.producers.give_back(-NODE_PRODUCERS_MAX)
     second = node.broker.partitions.get(topic_id, 1)
-    known = [len(each.state.writer.producers) for each in (first, second) if each.state.writer is not None]
+    known = [len(each.state.assigner.producers) for each in (first, second) if each.state.assigner is not None]
     assert known == [5, PRODUCERS_MIN]

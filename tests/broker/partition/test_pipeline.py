@@ -11,30 +11,30 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.replication.ports import Plan
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import GROUP_BATCHES_MAX, PendingPublish
+from tidelog_broker.partition.pipeline import GROUP_BATCHES_MAX, QueuedBatch
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
-Outcome = tuple[StoredBatch | ProtocolError, bool]
+Outcome = tuple[PlacedBatch | ProtocolError, bool]
 
 
 class Settled(list[Outcome]):
     """Outcome of one batch; settled at most once."""
 
-    def __call__(self, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+    def __call__(self, outcome: PlacedBatch | ProtocolError, duplicate: bool) -> None:
         assert not self, "settled twice"
         self.append((outcome, duplicate))
 
     @property
     def offset(self) -> int:
         (outcome, _), *_ = self
-        assert isinstance(outcome, StoredBatch), outcome
+        assert isinstance(outcome, PlacedBatch), outcome
         return outcome.base_offset
 
     @property
@@ -51,10 +51,10 @@ async def partition(node: Node, peer: Peer) -> Partition:
     return node.broker.partitions.get(topic.topic_id, 0)
 
 
-def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[PendingPublish, Settled]:
+def submit(partition: Partition, data: bytes = batch(b"x"), *, verified: bool = True) -> tuple[QueuedBatch, Settled]:
     settle = Settled()
     view = memoryview(bytearray(data))
-    pending = PendingPublish(view, unpack_header(view) if verified else None, settle)
+    pending = QueuedBatch(view, unpack_header(view) if verified else None, settle)
     partition.pipeline.submit(pending)
     return pending, settle
 
@@ -101,10 +101,10 @@ async def test_unverified_head_blocks_the_queue_and_refused_one_is_removed(parti
     await asyncio.sleep(0)
     assert not third_outcome
     second.header = unpack_header(second.data)
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     assert not third_outcome
     first.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     await partition.pipeline.idle()
     assert first_outcome.code == pb.CORRUPT_BATCH
     assert (second_outcome.offset, third_outcome.offset) == (1, 2)
@@ -118,7 +118,7 @@ async def test_batch_bound_to_another_epoch_is_refused_alone(stand: Stand, parti
     await stand.disk.held_up()
     for bound in (epoch, None, epoch - 1, epoch + 1, epoch):
         settle, data = Settled(), memoryview(bytearray(batch(b"x")))
-        partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=bound))
+        partition.pipeline.submit(QueuedBatch(data, unpack_header(data), settle, epoch=bound))
         outcomes.append(settle)
     stand.disk.heal()
     await partition.pipeline.idle()
@@ -131,7 +131,7 @@ async def test_a_bound_batch_is_refused_in_the_next_epoch_of_the_same_owner(stan
     stand.disk.hold("sync")
     first, settle, data = submit(partition)[1], Settled(), memoryview(bytearray(batch(b"x")))
     await stand.disk.held_up()
-    partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=epoch))
+    partition.pipeline.submit(QueuedBatch(data, unpack_header(data), settle, epoch=epoch))
     partition.driver.roll_over(partition.replica.ownership.plan_next())
     stand.disk.heal()
     await partition.pipeline.idle()
@@ -171,7 +171,7 @@ async def test_batch_pending_during_another_ownership_is_refused(tmp_path: Path,
 async def test_pipeline_is_idle_after_only_refused_batches(partition: Partition) -> None:
     pending, outcome = submit(partition, verified=False)
     pending.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     async with asyncio.timeout(10):
         await partition.pipeline.idle()
     assert outcome.code == pb.CORRUPT_BATCH
@@ -185,7 +185,7 @@ async def test_refuse_answers_queued_and_later_batches(stand: Stand, partition: 
     partition.pipeline.refuse(ProtocolError(pb.SHUTTING_DOWN, "the node stops"))
     assert late.code == pb.SHUTTING_DOWN
     waiting.header = unpack_header(waiting.data)
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     _, after = submit(partition)
     assert after.code == pb.SHUTTING_DOWN
     stand.disk.heal()
@@ -260,7 +260,7 @@ async def test_idle_waits_for_a_partition_that_is_being_opened(stand: Stand) -> 
     stand.disk.heal()
     await idle
     assert outcome.offset == 1
-    assert partition.state.writer is not None
+    assert partition.state.assigner is not None
 
 
 @pytest.mark.parametrize(("flush", "inline"), [(pb.NEVER, True), (pb.ALWAYS, False)])
@@ -321,7 +321,7 @@ async def test_queue_continues_after_a_roll_that_triggers_retention(stand: Stand
         outcomes = [submit(partition, data)[1] for _ in range(2)]
         async with asyncio.timeout(10):
             await partition.pipeline.idle()
-        assert all(isinstance(outcome, StoredBatch) for ((outcome, _),) in outcomes)
+        assert all(isinstance(outcome, PlacedBatch) for ((outcome, _),) in outcomes)
     assert partition.replica.state.deleted_below > 0
 
 
@@ -349,7 +349,7 @@ async def test_full_queue_refuses_batches_until_there_is_room(stand: Stand) -> N
     assert third.code == pb.OVERLOADED
     assert not second
     head.header = unpack_header(head.data)
-    partition.pipeline.go_on()
+    partition.pipeline.start_next_group()
     await partition.pipeline.idle()
     assert (first.offset, second.offset) == (0, 1)
     _, fourth = submit(partition, data)

@@ -1,21 +1,21 @@
 from __future__ import annotations
 
-from tidelog_broker.core.replication.epoch_writer import Owner
-from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
+from tidelog_broker.core.replication.producers import PlacedBatch, ProducerTable
 from tidelog_broker.partition.pipeline import PendingAcks
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 
-def owner() -> Owner:
+def owner() -> OffsetAssigner:
     descriptor = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=["a", "b", "c"], ack_quorum=2)
-    made = Owner(descriptor, producers=ProducerTable())
+    made = OffsetAssigner(descriptor, producers=ProducerTable())
     made.next_offset = 9
     return made
 
 
-def stored(end_offset: int, *, epoch: int = 0) -> StoredBatch:
-    return StoredBatch(0, 1, end_offset - 1, end_offset, epoch, 5)
+def stored(end_offset: int, *, epoch: int = 0) -> PlacedBatch:
+    return PlacedBatch(0, 1, end_offset - 1, end_offset, epoch, 5)
 
 
 class Settled(list[int | str]):
@@ -25,7 +25,7 @@ class Settled(list[int | str]):
         super().__init__()
         self.errors: list[ProtocolError] = []
 
-    def take(self, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+    def take(self, outcome: PlacedBatch | ProtocolError, duplicate: bool) -> None:
         assert not duplicate
         if isinstance(outcome, ProtocolError):
             self.errors.append(outcome)

@@ -13,7 +13,7 @@ from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import chain_of, open_log, view_of, write_epoch
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.storage.io.workers import IoWorkers
@@ -35,8 +35,8 @@ async def writing(home: Path, store: PartitionLog, *ends: tuple[int, int]) -> As
         workers.close()
 
 
-def owner(table: ProducerTable, *ends: tuple[int, int], is_logged: bool) -> Owner:
-    return Owner(chain_of(*ends).active, producers=table, is_logged=is_logged)
+def owner(table: ProducerTable, *ends: tuple[int, int], is_logged: bool) -> OffsetAssigner:
+    return OffsetAssigner(chain_of(*ends).active, producers=table, is_logged=is_logged)
 
 
 def told(store: PartitionLog) -> ProducerTable:

@@ -27,7 +27,7 @@ async def test_owner_accepts_writes_and_others_name_it(stand: ClusterStand) -> N
     for name in NODES:
         state = stand.partition(name).state
         assert (state.summary, state.owner_id, state.is_member, state.is_alone) == ("active", owner, True, False)
-        assert (state.writer is not None) == (name == owner)
+        assert (state.assigner is not None) == (name == owner)
         assert (state.log_start, state.high_watermark, state.readable_end) == (0, 1, 1)
         if name != owner:
             error = state.unwritable()

@@ -50,7 +50,7 @@ def owned(cluster: Founded, key: PartitionKey) -> Partition:
     """Return the partition at the node that may write to it."""
     for node in cluster.nodes.values():
         partition = node.broker.partitions.find(key)
-        if partition is not None and partition.state.writer is not None:
+        if partition is not None and partition.state.assigner is not None:
             return partition
     raise AssertionError("the partition has no owner")
 
@@ -174,7 +174,7 @@ async def test_owner_with_a_full_disk_hands_over(three: Founded, monkeypatch: py
         raise DiskFullError("no space")
 
     monkeypatch.setattr(partition.log, "make_space", full)
-    monkeypatch.setattr(partition.log, "has_space", lambda *_: False)
+    monkeypatch.setattr(partition.log, "has_room", lambda *_: False)
     refused = (await (await three.peer(owner)).publish(key[0], batch(b"refused")))[0].error
     assert refused.code == pb.DISK_FULL
     await three.until(lambda: three.owner(key, "a") != owner, "it stays owner although it cannot write")
@@ -189,6 +189,6 @@ async def test_halted_owner_is_replaced_while_its_node_runs(three: Founded) -> N
         copy.replica.state.timing = Timing(grace_ms=0)
     partition = owned(three, key)
     partition.replica.state.halt("a test says so")
-    partition.driver.pump()
+    partition.driver.execute_effects()
     await three.until(lambda: three.owner(key, "a") != partition.replica.state.node_id, "no node took over")
     assert (await three.publish(peer, key[0], b"stored")).base_offset == 1

@@ -227,7 +227,7 @@ async def test_partition_is_writable_while_its_only_able_replica_is_halted(mixed
         mixed.nodes[name].broker.partitions.get(*key).replica.state.timing = Timing(grace_ms=0)
     halted = mixed.nodes["b"].broker.partitions.get(*key)
     halted.replica.state.halt("a test says so")
-    halted.driver.pump()
+    halted.driver.execute_effects()
     other = mixed.nodes["a"].broker.partitions.get(*key).replica
     await mixed.until(lambda: other.state.active.epoch > 0, "no node took over")
     assert (await mixed.publish(front, topic.topic_id, b"second")).base_offset == 1

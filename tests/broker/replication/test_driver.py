@@ -391,7 +391,7 @@ async def test_deposed_owner_does_not_return_the_latest_offset(stand: ClusterSta
     stand.suspect(first)
     second = await stand.owner(but=first)
     await stand.publish(b"b", to=second)
-    assert stand.partition(first).state.writer is not None, "it thinks that it is the owner"
+    assert stand.partition(first).state.assigner is not None, "it thinks that it is the owner"
     latest = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=TOPIC_ID, latest=True)])
     number = peer.post(list_offsets=latest)
     assert await stand.read(first) == [b"a"]

@@ -13,7 +13,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE, PARTITION_BATCHES
 from tidelog_broker.node.node import Node
-from tidelog_broker.partition.pipeline import PendingPublish, Pipeline
+from tidelog_broker.partition.pipeline import Pipeline, QueuedBatch
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.server.handlers.publish import SLICE_PARTITIONS
 from tidelog_broker.wire import quota_account
@@ -197,7 +197,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         nonlocal is_counting
         is_counting = False
 
-    def noting(self: Pipeline, pending: PendingPublish) -> None:
+    def noting(self: Pipeline, pending: QueuedBatch) -> None:
         nonlocal is_counting
         if not is_counting:
             is_counting = True
@@ -252,7 +252,7 @@ async def test_closed_connection_drops_the_rest_of_a_publish(
     queued = 0
     submit = Pipeline.submit
 
-    def noting(self: Pipeline, pending: PendingPublish) -> None:
+    def noting(self: Pipeline, pending: QueuedBatch) -> None:
         nonlocal queued
         queued += 1
         if queued == 1:

@@ -1,4 +1,4 @@
-"""The record accumulator: when it drains and seals its open batch. test_put.py tests the results."""
+"""The record accumulator: when it drains or closes its open batch. test_put.py tests the results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_open_batch_wakes_loop_once_and_reserves_memory_for_a_batch() -> N
     for _ in range(5):
         assert scene.accumulator.accept(record(), 1) is not None
     assert (scene.sender.soon, scene.sender.served, scene.memory.used_bytes) == (1, 0, 1_000)
-    assert scene.accumulator.open.remaining_bytes == 0
+    assert scene.accumulator.directly_appendable.remaining_bytes == 0
     assert scene.counts() == []
 
 
@@ -83,7 +83,7 @@ async def test_records_with_timestamps_have_their_own_batch_without_unchecked_ap
     scene = Scene()
     scene.accumulator.accept(record(), 1)
     scene.accumulator.accept(record(timestamp_us=1), 1)
-    assert scene.accumulator.open.remaining_bytes < 0
+    assert scene.accumulator.directly_appendable.remaining_bytes < 0
     scene.accumulator.accept(record(timestamp_us=2), 1)
     scene.accumulator.accept(record(), 1)
     assert scene.counts() == [1, 2]
@@ -119,16 +119,16 @@ async def test_unused_partition_counts_as_free() -> None:
 async def test_append_does_not_overtake_waiting_call() -> None:
     scene = Scene()
     scene.accumulator.accept(record(), 1)
-    scene.accumulator.seal()
-    assert (scene.accumulator.open.remaining_bytes, scene.memory.used_bytes) == (-1, 200)
+    scene.accumulator.close_to_direct()
+    assert (scene.accumulator.directly_appendable.remaining_bytes, scene.memory.used_bytes) == (-1, 200)
     await scene.memory.acquire_turn()
     assert scene.accumulator.accept(record(), 1) is None
     await scene.memory.reserve(200)
     assert scene.accumulator.accept(record(), 1, memory_reserved=True) is not None
-    assert scene.accumulator.open.remaining_bytes < 0
+    assert scene.accumulator.directly_appendable.remaining_bytes < 0
     scene.memory.release_turn()
     assert scene.accumulator.accept(record(), 1) is not None
-    assert scene.accumulator.open.remaining_bytes == 400
+    assert scene.accumulator.directly_appendable.remaining_bytes == 400
     scene.accumulator.drain()
     assert scene.counts() == [3]
 
@@ -137,7 +137,7 @@ async def test_unchecked_appends_are_off_without_sharing() -> None:
     scene = Scene(shared=False)
     for _ in range(2):
         assert scene.accumulator.accept(record(), 1) is not None
-        assert scene.accumulator.open.remaining_bytes < 0
+        assert scene.accumulator.directly_appendable.remaining_bytes < 0
     assert scene.memory.used_bytes == 400
 
 
@@ -159,7 +159,7 @@ async def test_batch_of_other_thread_follows_open_batch() -> None:
     other.reserve(500)
     other.remaining_bytes -= 200
     other.add(b"other", None, None, None, None, None)
-    other.seal()
+    other.close_to_direct()
     scene.accumulator.add_batch(other, 1)
     assert [
         chunk.to_columns().column("value")[0].as_py()[:5]
@@ -191,11 +191,11 @@ async def test_unchecked_appends_are_off_after_fork() -> None:
     scene = Scene()
     for _ in range(2):
         scene.accumulator.accept(record(), 1)
-    assert scene.accumulator.open.remaining_bytes > 0
+    assert scene.accumulator.directly_appendable.remaining_bytes > 0
     child = os.fork()
     if child == 0:
-        answer = "true" if scene.accumulator.open.remaining_bytes < 0 else "false"
+        answer = "true" if scene.accumulator.directly_appendable.remaining_bytes < 0 else "false"
         os.execvp(answer, [answer])
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert scene.accumulator.open.remaining_bytes > 0
+    assert scene.accumulator.directly_appendable.remaining_bytes > 0

@@ -7,7 +7,7 @@ from tests.clients.produce.test_record_partitioning import PARTITIONS, batch_of
 
 from tidelog.errors import OverloadedError
 from tidelog.produce.accumulator import split_by_partition, to_chunk
-from tidelog.produce.open_batch import SEALED, OpenBatch, record_size_bytes, sealed_batch
+from tidelog.produce.open_batch import CLOSED_TO_DIRECT, OpenBatch, closed_batch, record_size_bytes
 from tidelog.produce.receipts import PendingReceipt
 
 
@@ -30,8 +30,8 @@ def test_late_columns_are_padded() -> None:
     assert batch.timestamps_us == [1, 2, 3]
 
 
-def test_sealed_batch_has_no_space() -> None:
-    assert sealed_batch().remaining_bytes < 0
+def test_closed_batch_has_no_space() -> None:
+    assert closed_batch().remaining_bytes < 0
 
 
 async def test_waiter_of_undrained_batch_gets_outcome_and_counts_as_awaiting() -> None:
@@ -68,11 +68,11 @@ def test_callbacks_follow_their_records() -> None:
     assert to_chunk(other, 0, full=False).callbacks == [print]
 
 
-def test_seal_returns_unused_memory() -> None:
+def test_closing_to_direct_appends_returns_unused_memory() -> None:
     batch = OpenBatch(deadline=0.0, timestamped=False)
     batch.reserve(100)
     batch.remaining_bytes -= 30
     batch.add(b"v", None, None, None, None, None)
     assert (batch.size_bytes, batch.count) == (30, 1)
-    assert batch.seal() == 70
-    assert (batch.remaining_bytes, batch.size_bytes, batch.seal()) == (SEALED, 30, 0)
+    assert batch.close_to_direct() == 70
+    assert (batch.remaining_bytes, batch.size_bytes, batch.close_to_direct()) == (CLOSED_TO_DIRECT, 30, 0)

@@ -5,7 +5,7 @@ it becomes the owner, and as it writes. A snapshot says all that stands once mor
 before it is deleted.
 
 In some worlds pending writes wait at the node while another one owns the log: it may learn of that late, and fails the
-write; or it learns of it when it is the owner again, with the write still pending. The shipped `PendingPublish` decides
+write; or it learns of it when it is the owner again, with the write still pending. The shipped `QueuedBatch` decides
 then whether the write may be appended. In the others they fail at once.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.core.groups.records import GroupRecords
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 
@@ -101,7 +101,7 @@ class Log:
         if not self.world.calm and random.random() < REFUSED_AT_ONCE:
             clock.after(random.randrange(100), lambda: settle(ProtocolError(pb.QUORUM_LOST, "simulated")))
             return
-        node, pending = self._node, PendingPublish(memoryview(b""), None, lambda *_: None, epoch=owner)
+        node, pending = self._node, QueuedBatch(memoryview(b""), None, lambda *_: None, epoch=owner)
         self._due_us = max(self._due_us, clock.now_us) + int(random.expovariate(1.0) * 3_000) + 100
         fails = not self.world.calm and random.random() < 0.08
         unknown = not self.world.calm and random.random() < UNKNOWN_SHARE

@@ -16,7 +16,7 @@ from tidelog_broker.core.groups.consumer_group import ConsumerGroup, ConsumerMem
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.core.groups.steps import Steps
 from tidelog_broker.groups.sessions import MemberKey, Sessions
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_proto import broker_pb2 as pb
 
 Mutant = Callable[[], AbstractContextManager[object]]
@@ -270,7 +270,7 @@ MUTANTS: dict[str, Mutant] = {
     "the position that was read last stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_last),
     "the position that was read first stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_first),
     "records of an epoch that is over appended": lambda: patch.object(
-        PendingPublish, "may_enter", lambda self, epoch: True
+        QueuedBatch, "may_enter", lambda self, epoch: True
     ),
     "a member begins with what is not its own": lambda: patch.object(Membership, "begin", _begins_with_anything),
     "a session counts from the answer": lambda: patch.object(Membership, "answered", _counts_from_the_answer),

@@ -77,7 +77,7 @@ class Handover:
     def _owner(self, key: PartitionKey, but: Machine | None = None) -> NodeProcess | None:
         for process in self._world.processes():
             found = partition_at(process, key) if process.machine is not but else None
-            if found is not None and found.state.writer and len(found.replica.state.active.placement) >= COPIES_MIN:
+            if found is not None and found.state.assigner and len(found.replica.state.active.placement) >= COPIES_MIN:
                 return process
         return None
 
@@ -154,7 +154,7 @@ class _Round:
     def _await_return(self) -> None:
         process = self._machine.process
         found = None if process is None else partition_at(process, self._key)
-        if found is None or found.state.writer is None:
+        if found is None or found.state.assigner is None:
             self._again(self._await_return)
         else:
             self._end(came_back=True)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.simulation.mutants import Replacement
 
 from tidelog_broker.core.groups.positions import GroupOffsets
-from tidelog_broker.partition.pipeline import PendingPublish, Pipeline
+from tidelog_broker.partition.pipeline import Pipeline, QueuedBatch
 from tidelog_proto.errors import ProtocolError
 
 Replacements = Sequence[Replacement]
@@ -16,7 +16,7 @@ Replacements = Sequence[Replacement]
 
 def epochs_not_compared() -> Replacements:
     """A record is appended in whichever epoch its turn comes."""
-    return [(PendingPublish, "may_enter", lambda self, epoch: True)]
+    return [(QueuedBatch, "may_enter", lambda self, epoch: True)]
 
 
 def newest_epoch_compared() -> Replacements:
@@ -32,7 +32,7 @@ def newest_epoch_compared() -> Replacements:
                 pending.settle(self._state.outdated(pending.epoch), False)
         decided(self, end_offset, refusal, **rest)
 
-    return [(PendingPublish, "may_enter", lambda self, epoch: True), (Pipeline, "decided", refuses)]
+    return [(QueuedBatch, "may_enter", lambda self, epoch: True), (Pipeline, "decided", refuses)]
 
 
 def prepared_counts_for_ever() -> Replacements:

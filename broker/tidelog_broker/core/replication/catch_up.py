@@ -126,7 +126,7 @@ class CatchUp:
             else:
                 self._finish(source_end, now_ms)
 
-        state.append([batch.data for batch in usable], positions, written)
+        state.queue_append([batch.data for batch in usable], positions, written)
 
     def _finish(self, source_end: int, now_ms: int) -> None:
         """Stop, because this copy has all records that the owner had written, or the owner pushes the later ones."""

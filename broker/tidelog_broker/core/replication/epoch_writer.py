@@ -1,10 +1,10 @@
-"""The writer of an epoch: assignment of offsets, the high watermark, and replication to the followers.
+"""An epoch at its owner, without I/O: assignment of offsets, the high watermark, and what is sent to the followers.
 
 Batches wait in the pipeline until the owner assigns offsets to a group. Each batch is checked against the producer
 table and gets the next offsets and the owner's header fields. The group is then appended locally and sent to the
-replicas. Every replica, including the owner, reports the contiguous end of its durable records. The high watermark is
-the highest offset that an ack quorum of replicas has reached; a publish that ends at or below it is complete. The
-interface of `Owner`:
+replicas. Every replica, including the owner, reports the contiguous end of its written records, which are durable as
+far as the epoch's flush mode requires (see `replica_state`). The high watermark is the highest offset that an ack
+quorum of replicas has reached; a publish that ends at or below it is complete. The interface of `OffsetAssigner`:
 
     assign(batches) -> Group       offsets assigned, headers stamped
     acknowledge(node, end)         a replica holds everything below `end`
@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import Send
 from tidelog_broker.core.replication.ports import Batch, Position, Timing
-from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch, ProducerTable
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, stamp_owner
@@ -38,7 +38,10 @@ from tidelog_proto.errors import ProtocolError
 
 @dataclass(slots=True)
 class Group:
-    """Result of one `assign`, with one outcome per batch: stored, stored before, or refused."""
+    """Result of one `assign`, with one outcome per batch: assigned, assigned earlier, or refused.
+
+    A batch with an outcome other than an error has offsets; that it is written and committed is known only later.
+    """
 
     base_offset: int
     end_offset: int
@@ -47,12 +50,15 @@ class Group:
     headers: list[BatchHeader] = field(default_factory=list)
     ends: list[Position] = field(default_factory=list)
     """The positions after each of `batches`."""
-    outcomes: list[StoredBatch | ProtocolError] = field(default_factory=list)
+    outcomes: list[PlacedBatch | ProtocolError] = field(default_factory=list)
     duplicates: list[bool] = field(default_factory=list)
 
 
-class Owner:
-    """The only writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one.
+class OffsetAssigner:
+    """Assigns the offsets of an epoch and computes its high watermark; does no I/O.
+
+    All offsets are absolute; `next_offset` is the first unassigned one. The driver (`ReplicaDriver`) executes the
+    writes of the assigned batches.
 
     Args:
         producers: the producer state at the start of the epoch.
@@ -135,9 +141,10 @@ class Owner:
         return min(self._durable_ends.values())
 
     def acknowledge(self, node_id: str, end_offset: int) -> int:
-        """Record that `node_id` durably holds everything below `end_offset`; return the high watermark.
+        """Record that `node_id` holds everything below `end_offset`; return the high watermark.
 
-        Reports of nodes outside the placement, and lower reports than before, are ignored.
+        With `flush=always` a node reports what it has synced, otherwise what it has written, which a crash of its
+        machine may lose. Reports of nodes outside the placement, and lower reports than before, are ignored.
         """
         ends = self._durable_ends
         held = ends.get(node_id)

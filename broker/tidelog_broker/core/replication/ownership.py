@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
-from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner, PushWindow
+from tidelog_broker.core.replication.epoch_writer import Follower, Group, OffsetAssigner, PushWindow
 from tidelog_broker.core.replication.lost_offsets import Filling, filling
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
@@ -319,14 +319,14 @@ class Ownership:
             if self._recovered is not None and state.role == "opening":
                 self._own(self._recovered, now_ms)
 
-        state.append(self._filling.batches, self._filling.ends, written)
+        state.queue_append(self._filling.batches, self._filling.ends, written)
 
     def _own(self, recovered: _Recovered, now_ms: int) -> None:
         """Become the owner: assign offsets after the filling batches, if any, which the followers receive first."""
         state, base = self._state, Position(self._state.active.start_offset, 0)
         self._recovered, filled = None, self._filling
         state.become("owner")
-        state.owner = Owner(state.active, producers=recovered.table, is_logged=recovered.is_logged)
+        state.owner = OffsetAssigner(state.active, producers=recovered.table, is_logged=recovered.is_logged)
         if len(state.active.placement) > 1:
             self._pushes = PushWindow.begin(state.key, state.active, state.timing, now_ms)
         if filled.batches:
@@ -395,14 +395,17 @@ class Ownership:
 
     # --- replicating -----------------------------------------------------------------------------------
 
-    def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
-        """Assign offsets to verified batches, queue them for the log, send them to the followers; return the group."""
+    def accept_group(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
+        """Assign offsets to verified batches, queue their append and their message to the followers; return the group.
+
+        The batches of the group are not written or sent yet.
+        """
         state = self._state
         assert state.owner is not None
         group = state.owner.assign(batches, now_us=now_us)
         if group.batches:
             base = state.tail.queued
-            state.append(group.batches, group.ends, self._own_written)
+            state.queue_append(group.batches, group.ends, self._own_written)
             if self._pushes is not None:
                 commit, log_start = state.high_watermark, state.log_start
                 send = self._pushes.add(

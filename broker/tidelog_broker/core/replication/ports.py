@@ -158,7 +158,8 @@ class LogView(Protocol):
 class ClusterHints(Protocol):
     """The information that the replication core gets from gossip and `__meta`.
 
-    The information may be outdated or wrong: the safety of promises and decisions does not depend on it.
+    The information may be outdated or wrong: the safety of promises and decisions does not depend on it. A publish does
+    not ask for it: appends go to every streaming follower; heartbeats go to nodes that seem to be alive.
     """
 
     def alive(self, node_id: str) -> bool:

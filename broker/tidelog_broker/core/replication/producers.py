@@ -54,8 +54,10 @@ _CONTROL: Final = int(Flags.CONTROL)
 """A plain int, because operations on enum flags take a microsecond."""
 
 
-class StoredBatch(NamedTuple):
-    """A batch in a producer's deduplication window: its sequence numbers, its offsets, and the records dropped from it.
+class PlacedBatch(NamedTuple):
+    """A batch with offsets: its sequence numbers, its offsets, and the records dropped from it.
+
+    It may not be written or committed yet. A producer's window keeps its newest ones, with which retries are detected.
 
     Attributes:
         duplicates: number of records of the sent batch that were dropped as duplicates.
@@ -79,9 +81,9 @@ class ProducerState:
     """One producer of one partition; `window` is never empty."""
 
     producer_epoch: int
-    window: tuple[StoredBatch, ...] = ()
+    window: tuple[PlacedBatch, ...] = ()
 
-    def note(self, stored: StoredBatch) -> None:
+    def note(self, stored: PlacedBatch) -> None:
         """Add a batch, dropping the oldest one of a full window."""
         self.window = (*self.window[_KEPT], stored)
 
@@ -126,7 +128,7 @@ class ProducerTable:
         known = self._states.get(producer_id) or self._evicted.find(producer_id)
         return None if known is None else known.producer_epoch
 
-    def check(self, header: BatchHeader) -> StoredBatch | None:
+    def check(self, header: BatchHeader) -> PlacedBatch | None:
         """Check a batch before an offset is assigned to it.
 
         Returns:
@@ -140,7 +142,7 @@ class ProducerTable:
             return None
         if header.producer_id >= KEYED_ID_MIN:
             request = self._keyed_requests.check(header)
-            return None if request is None else _stored_batch(request)
+            return None if request is None else _placed_batch(request)
         state = self._states.get(header.producer_id)
         known = state or self._evicted.find(header.producer_id)
         if known is None:
@@ -170,11 +172,11 @@ class ProducerTable:
             )
         return _find(state.window if state is not None else (), header)
 
-    def apply(self, header: BatchHeader) -> StoredBatch:
+    def apply(self, header: BatchHeader) -> PlacedBatch:
         """Add a batch that has its offset, and return it. Must be called for every batch, in log order."""
         producer_id = header.producer_id
         sequence, base_offset = header.base_sequence, header.base_offset
-        stored = StoredBatch(
+        stored = PlacedBatch(
             sequence,
             sequence + (header.sequence_span or header.record_count),
             base_offset,
@@ -278,7 +280,7 @@ class ProducerTable:
             state = ProducerState(entry.producer_epoch)
             for stored in entry.window:
                 state.note(
-                    StoredBatch(
+                    PlacedBatch(
                         base_sequence=stored.base_sequence,
                         end_sequence=stored.base_sequence + stored.record_count,
                         base_offset=stored.base_offset,
@@ -296,7 +298,7 @@ class ProducerTable:
         return table
 
 
-def _request_of(header: BatchHeader, stored: StoredBatch) -> KeyedRequest:
+def _request_of(header: BatchHeader, stored: PlacedBatch) -> KeyedRequest:
     is_claim = bool(header.flags & _CONTROL) and not header.sequence_span
     return KeyedRequest(
         split=header.producer_epoch,
@@ -310,8 +312,8 @@ def _request_of(header: BatchHeader, stored: StoredBatch) -> KeyedRequest:
     )
 
 
-def _stored_batch(request: KeyedRequest) -> StoredBatch:
-    return StoredBatch(
+def _placed_batch(request: KeyedRequest) -> PlacedBatch:
+    return PlacedBatch(
         base_sequence=request.digest,
         end_sequence=request.digest + request.records,
         base_offset=request.base_offset,
@@ -352,7 +354,7 @@ def fingerprint_of(header: BatchHeader) -> int | None:
     return header.body_crc << 32 | header.base_timestamp_us & 0xFFFFFFFF
 
 
-def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
+def _find(window: Iterable[PlacedBatch], header: BatchHeader) -> PlacedBatch:
     """Return the first attempt of a retried batch; refuse other content under the same numbers."""
     begin, end = header.base_sequence, header.base_sequence + header.sequences
     for stored in window:

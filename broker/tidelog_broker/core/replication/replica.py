@@ -37,7 +37,7 @@ from tidelog_broker.core.replication.effects import (
     Send,
     SyncAhead,
 )
-from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Follower, Group, OffsetAssigner
 from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.core.replication.owner_failure import OwnerMonitor
 from tidelog_broker.core.replication.ownership import Ownership
@@ -170,8 +170,8 @@ class Replica:
         return self.retiring or (self._planned_end.is_waiting and self.can_append)
 
     @property
-    def writer(self) -> Owner | None:
-        """The owner's state of the active epoch while `assign` may be called on this node; None otherwise."""
+    def assigner(self) -> OffsetAssigner | None:
+        """The owner's state of the active epoch while `accept_group` may be called on this node; None otherwise."""
         state = self.state
         fence = state.fence
         if state.role != "owner" or (fence is not None and fence.entry.HasField("promised")):
@@ -180,8 +180,8 @@ class Replica:
 
     @property
     def can_append(self) -> bool:
-        """Whether `assign` may be called."""
-        return self.writer is not None
+        """Whether `accept_group` may be called."""
+        return self.assigner is not None
 
     @property
     def followers(self) -> Sequence[Follower]:
@@ -324,10 +324,10 @@ class Replica:
 
     # --- the owner -------------------------------------------------------------------------------------
 
-    def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
-        """Assign offsets to verified batches, queue them for the log, send them to the followers; return the group."""
-        assert self.writer is not None
-        group = self.ownership.assign(batches, now_us=now_us, now_ms=now_ms)
+    def accept_group(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
+        """Accept verified batches as the owner: one step of `Ownership.accept_group`; return the group."""
+        assert self.assigner is not None
+        group = self.ownership.accept_group(batches, now_us=now_us, now_ms=now_ms)
         self._finish_step(now_ms)
         return group
 
@@ -448,7 +448,7 @@ class Replica:
             positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
             if self.catch_up.fetch is not None:
                 self.catch_up.pushed()
-            state.append(content, positions, self._acknowledge)
+            state.queue_append(content, positions, self._acknowledge)
         else:
             self._acknowledge(now_ms)
         return is_plain

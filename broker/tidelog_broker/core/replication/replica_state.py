@@ -1,12 +1,14 @@
 """State shared by the parts of a replica: chain, fence, tail, watermark, and queues of effects and writes.
 
 `Replica` is composed of parts with one task each: `Acceptor` promises and accepts, `CatchUp` and `Backfill` fetch the
-log, `Source` serves it, `Candidate` takes over, `PushWindow` replicates. They share only this state.
+log, `Source` serves it, `Candidate` takes over, `Ownership` assigns offsets and replicates. They share only this state;
+the `OffsetAssigner` and the `PushWindow` of an owned epoch belong to `Ownership`.
 
 The end of the active epoch's log is a `LogTail`. A batch is *queued* once the core has decided to write it, and
-*durable* once the write has completed. Appends are checked against the queued end (`check_run`); promises and
-acknowledgements report the durable end. Writes of a partition are executed in order, so the durable end advances
-through the queued positions.
+*durable* once the write has completed: synced with `flush=always`, otherwise written, in the page cache or in the
+engine's memory, which a crash of the machine may lose. Appends are checked against the queued end (`check_run`);
+promises and acknowledgements report the durable end. Writes of a partition are executed in order, so the durable end
+advances through the queued positions.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tidelog_broker.core.replication.effects import (
     Write,
     WriteFences,
 )
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
@@ -129,8 +131,10 @@ class ReplicaState:
         None until a fetch is complete."""
         self.log = log
         self.cluster_hints = cluster_hints
+        """Which nodes seem to be alive, and plans of epochs; the driver's `neighbours` is the same object."""
         self.timing = timing
-        self.owner: Owner | None = None
+        self.owner: OffsetAssigner | None = None
+        """Assigns the offsets of the active epoch; None if this node does not own it, or is still opening it."""
         self.fence: Fence | None = None
         self._refresh_active()
         self.enter()
@@ -146,7 +150,11 @@ class ReplicaState:
         self.effects: list[Effect] = []
         """Pending effects, in order."""
         self.waiting_writes: deque[Then] = deque()
-        """Callbacks of pending writes, in order."""
+        """Callbacks of pending writes, in order.
+
+        They are paired by position with the writes in `effects` and then in the driver's queue (`ReplicaDriver._queue`,
+        without `RebuildProducers`): each write adds an effect and a callback, and `Replica.wrote` takes the oldest.
+        """
         self.to_self: deque[PeerMessage] = deque()
         """Messages of this step that this node has sent to itself."""
         self._no_space = no_space
@@ -249,12 +257,14 @@ class ReplicaState:
         self.effects.append(effect)
         self.waiting_writes.append(then or _nothing)
 
-    def append(self, batches: Sequence[memoryview], positions: Sequence[Position], then: Callable[[int], None]) -> None:
-        """Queue batches at the end of the active epoch.
+    def queue_append(
+        self, batches: Sequence[memoryview], positions: Sequence[Position], then: Callable[[int], None]
+    ) -> None:
+        """Queue an append of batches at the end of the active epoch; the driver executes it later.
 
         Args:
-            then: called with the time once the batches are durable; not called if the write fails for lack of disk
-                space, or if the epoch was decided meanwhile.
+            then: called with the time once the batches are durable (see `LogTail`); not called if the write fails for
+                lack of disk space, or if the epoch was decided meanwhile.
         """
         tail = self.tail
         base = tail.queued
@@ -452,7 +462,10 @@ class BrokenRunError(Exception):
 
 
 class LogTail:
-    """Queued and durable end of the local log of one epoch."""
+    """Queued and durable end of the local log of one epoch.
+
+    *Durable* means as far as the epoch requires: without `flush=always`, written but perhaps not synced.
+    """
 
     def __init__(self, epoch: int, start_offset: int, end: Position) -> None:
         assert end.offset >= start_offset
@@ -465,7 +478,7 @@ class LogTail:
         self._recent: deque[Position] = deque([end], maxlen=RECENT_BATCHES)
 
     def extend(self, positions: Iterable[Position]) -> None:
-        """Queue batches that end at `positions`."""
+        """Count batches that end at `positions` as queued."""
         for position in positions:
             assert position.offset > self.queued.offset
             self._recent.append(position)

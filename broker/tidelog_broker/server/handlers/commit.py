@@ -271,7 +271,7 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
     if partition is None:
         return  # Not checked: the topic was just created, and its log is being opened.
     state = partition.state
-    is_known = state.writer is not None or state.replica.state.halted is not None
+    is_known = state.assigner is not None or state.replica.state.halted is not None
     # With several copies a new owner may have more records; the end of a single copy is unknown until its epoch begins.
     if state.is_alone and is_known and entry.next_offset > state.high_watermark:
         raise ProtocolError(

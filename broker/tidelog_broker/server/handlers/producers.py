@@ -16,9 +16,9 @@ import time
 from functools import partial
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.server.per_owner_requests import answer_each, check_users_partition
 from tidelog_broker.wire.caller_forwarding import with_caller
@@ -109,13 +109,13 @@ def _result(result: pb.ProducerBeginResult) -> pb.Envelope:
 
 
 def _known_epoch(partition: Partition, producer_id: int) -> int:
-    owner = partition.state.writer
+    owner = partition.state.assigner
     if owner is None:
         raise ProtocolError(pb.EPOCH_CHANGING, f"the epoch of {partition.name} has just ended; retry")
     return owner.producers.epoch_of(producer_id) or 0
 
 
-async def _append(partition: Partition, entry: pb.ProducerBeginEntry) -> tuple[StoredBatch | ProtocolError, bool]:
+async def _append(partition: Partition, entry: pb.ProducerBeginEntry) -> tuple[PlacedBatch | ProtocolError, bool]:
     """Append the control batch of an instance; return its outcome once it is certain, and whether it is a duplicate."""
     encoded = encode_batch(
         columns_of([None]),
@@ -125,12 +125,12 @@ async def _append(partition: Partition, entry: pb.ProducerBeginEntry) -> tuple[S
         base_sequence=entry.base_sequence,
         control=True,
     )
-    settled: asyncio.Future[tuple[StoredBatch | ProtocolError, bool]] = asyncio.get_running_loop().create_future()
+    settled: asyncio.Future[tuple[PlacedBatch | ProtocolError, bool]] = asyncio.get_running_loop().create_future()
 
-    def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+    def settle(outcome: PlacedBatch | ProtocolError, duplicate: bool) -> None:
         if not settled.done():
             settled.set_result((outcome, duplicate))
 
     data = memoryview(bytearray(encoded.to_bytes()))
-    partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
+    partition.pipeline.submit(QueuedBatch(data, unpack_header(data), settle))
     return await settled

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.request_costs import (
     BATCH_US,
     BATCHES_PER_PIECE,
@@ -23,7 +23,7 @@ from tidelog_broker.core.request_costs import (
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
@@ -143,7 +143,7 @@ class PublishInProgress:
                     check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
                 stored = broker.partitions.by_topic.get(entry.topic_id)
                 partition = None if stored is None else stored.get(entry.partition)
-                is_owned = partition is not None and partition.replica.writer is not None
+                is_owned = partition is not None and partition.replica.assigner is not None
                 owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
                 if owner:
                     forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
@@ -170,7 +170,7 @@ class PublishInProgress:
 
     # --- results ---------------------------------------------------------------------------------------
 
-    def settle(self, index: int, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+    def settle(self, index: int, outcome: PlacedBatch | ProtocolError, duplicate: bool) -> None:
         """Record the outcome of one batch; answer after the last."""
         if self._request is None:
             return
@@ -314,15 +314,15 @@ def _submit(
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")
     topic, keyed = partition.state.topic.name, partition.requires_keys
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
-        partition.pipeline.submit(PendingPublish(data, _verified(data, topic, keyed=keyed), settle, acks=acks))
+        partition.pipeline.submit(QueuedBatch(data, _verified(data, topic, keyed=keyed), settle, acks=acks))
         return
-    pending = PendingPublish(data, None, settle, acks=acks)
+    pending = QueuedBatch(data, None, settle, acks=acks)
 
     def judged(header: BatchHeader | None, error: BaseException | None) -> None:
         pending.header = header
         if error is not None:
             pending.refusal = error if isinstance(error, ProtocolError) else _unexpected(error)
-        partition.pipeline.go_on()
+        partition.pipeline.start_next_group()
 
     broker.threads.verifiers.start(0, lambda: _verified(data, topic, keyed=keyed), judged)
     partition.pipeline.submit(pending)

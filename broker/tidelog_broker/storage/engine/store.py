@@ -97,7 +97,7 @@ class Damage:
     reason: str
 
 
-class Held(Protocol):
+class DamageSource(Protocol):
     """Provides the damage of an `EpochStore` as an attribute, which each append reads at less cost than a property."""
 
     damage: Damage | None
@@ -147,7 +147,7 @@ class EpochStore(ABC):
     topic_id: bytes
     partition: int
     epoch: int
-    held: Held
+    held: DamageSource
     reader: EpochReading
     is_repairing: bool
     is_lost: bool

@@ -217,7 +217,7 @@ class PartitionLog:
         log.segment_bytes = self._held.segment_bytes
         log.ensure_space(needed_bytes)
 
-    def has_space(self, epoch: int, needed_bytes: int) -> bool:
+    def has_room(self, epoch: int, needed_bytes: int) -> bool:
         """Return whether a group fits an epoch without allocating space, rolling a segment, or creating the epoch."""
         epochs = self._held.epochs
         return bool(epochs) and epochs[-1].epoch == epoch and epochs[-1].has_room(needed_bytes)

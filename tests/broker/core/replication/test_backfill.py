@@ -9,7 +9,7 @@ from tests.broker.core.fetching_bench import FetchingBench, Past
 from tidelog_broker.core.replication.backfill import MissingHistory
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import AppendPartialCopy, FinishPartialCopy, Send, SetAside
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.ports import Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
@@ -95,7 +95,7 @@ def test_urgent_fetch_is_not_delayed(epoch: int, front: int, *, is_open: bool, w
     past = Past(owner="b")
     trial = FetchingBench(chain=past.chain, incomplete=(epoch,))
     trial.store(past.batches[epoch][:front])
-    trial.owner = Owner(trial.active, producers=ProducerTable()) if is_open else None
+    trial.owner = OffsetAssigner(trial.active, producers=ProducerTable()) if is_open else None
     trial.hints.backfill_waits_ms = [30, 40]
     trial.backfill.go_on(100)
     assert (trial.backfill.deadline_ms == 130) == waits

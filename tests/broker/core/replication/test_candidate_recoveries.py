@@ -51,7 +51,7 @@ class History(Stage):
 
     def append(self) -> None:
         for owner in self.owners()[:1]:
-            owner.assign([batch(str(self.source.random()))], now_us=1, now_ms=self.now_ms)
+            owner.accept_group([batch(str(self.source.random()))], now_us=1, now_ms=self.now_ms)
             self.run_or_break_off(6)
 
     def roll_on(self) -> None:

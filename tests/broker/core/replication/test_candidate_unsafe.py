@@ -362,7 +362,7 @@ def test_owner_of_another_chain_is_detected_by_its_appends() -> None:
     recovered = recover(stage, left)
     assert recovered.state.active.epoch == first.state.active.epoch
     stage.down = set()
-    stage.publish("three") if stage.owner() is first else first.assign([], now_us=0, now_ms=stage.now_ms)
+    stage.publish("three") if stage.owner() is first else first.accept_group([], now_us=0, now_ms=stage.now_ms)
     stage.later(3000)
     assert recovered.state.halted is None
     assert "fork" in (first.state.halted or "")

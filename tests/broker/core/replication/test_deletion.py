@@ -10,7 +10,7 @@ from tests.broker.core.bench import INCARNATION, NODES, Bench, ballot, descripto
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.deletion import Deletion
 from tidelog_broker.core.replication.effects import RecordsDeleted, WriteFences
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.paxos import Promise, choose_value, decision_value
 from tidelog_broker.core.replication.ports import Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
@@ -30,7 +30,7 @@ class Trial(Bench):
         super().__init__(chain, node=node, held=HELD if not chain.decisions else ())
         self.high_watermark = END.offset
         if self.active.owner == node:
-            self.owner = Owner(self.active, producers=ProducerTable())
+            self.owner = OffsetAssigner(self.active, producers=ProducerTable())
         self.told: list[tuple[int, int]] = []
         self.acknowledged: list[int] = []
         self.deletion = Deletion(

@@ -6,9 +6,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch, ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import digest_after, unpack_header
 from tidelog_proto.batch.record_batch import encode_batch
@@ -23,11 +23,11 @@ def candidate(count: int = 1, *, producer: int = 0, sequence: int = 0) -> Batch:
     return Batch(unpack_header(data), data)
 
 
-def owner(*, start: int = 0, placement: tuple[str, ...] = ("a",), quorum: int = 1) -> Owner:
+def owner(*, start: int = 0, placement: tuple[str, ...] = ("a",), quorum: int = 1) -> OffsetAssigner:
     descriptor = pb.EpochDescriptor(
         epoch=4, owner="a", owner_incarnation=9, placement=placement, ack_quorum=quorum, start_offset=start
     )
-    return Owner(descriptor, producers=ProducerTable())
+    return OffsetAssigner(descriptor, producers=ProducerTable())
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 1000))
@@ -43,7 +43,7 @@ def test_offsets_are_contiguous_and_stamped_batches_are_valid_and_chained(counts
         assert stored == header
         assert (stored.base_offset, stored.epoch, stored.owner_incarnation) == (expected, 4, 9)
         assert stored.digest == digest
-        assert isinstance(outcome, StoredBatch)
+        assert isinstance(outcome, PlacedBatch)
         assert outcome.base_offset == expected
         expected = stored.end_offset
     assert subject.digest == digest

@@ -61,7 +61,7 @@ def test_retry_after_a_takeover_gets_the_first_offset() -> None:
             reply = pb.BackfillReply(base_offset=5, producers=table.snapshot(), append_timestamp_us=77)
             assert trial.ownership.take_producers("a", reply, 0)
         trial.take()
-        group = trial.ownership.assign([candidate(3, producer=9), candidate(1)], now_us=1, now_ms=0)
+        group = trial.ownership.accept_group([candidate(3, producer=9), candidate(1)], now_us=1, now_ms=0)
         assert (group.outcomes[0], group.duplicates) == (placed, [True, False])
         assert group.headers[0].append_timestamp_us == 77, "time does not go back across the takeover either"
         owner = trial.owner
@@ -244,9 +244,9 @@ def test_group_is_queued_and_sent_to_all_followers_immediately() -> None:
 def test_group_without_new_batches_writes_and_sends_nothing() -> None:
     trial = Trial()
     trial.own()
-    trial.ownership.assign([candidate(1, producer=9)], now_us=1, now_ms=0)
+    trial.ownership.accept_group([candidate(1, producer=9)], now_us=1, now_ms=0)
     trial.take()
-    trial.ownership.assign([candidate(1, producer=9)], now_us=1, now_ms=0)
+    trial.ownership.accept_group([candidate(1, producer=9)], now_us=1, now_ms=0)
     assert trial.peek() == []
 
 

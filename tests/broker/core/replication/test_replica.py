@@ -284,7 +284,7 @@ class Stage:
 
     def publish(self, *texts: str) -> int:
         owner = self.owner()
-        group = owner.assign([batch(text) for text in texts], now_us=self.now_ms * 1000, now_ms=self.now_ms)
+        group = owner.accept_group([batch(text) for text in texts], now_us=self.now_ms * 1000, now_ms=self.now_ms)
         self.run()
         return group.end_offset
 
@@ -373,7 +373,7 @@ def test_decision_reports_the_end_held_by_all(*, away: bool, held_by_all: int) -
 def test_accepts_of_all_replicas_prove_the_end_held_by_all() -> None:
     stage = Stage()
     first = stage.owner()
-    group = first.assign([batch("one")], now_us=1, now_ms=stage.now_ms)
+    group = first.accept_group([batch("one")], now_us=1, now_ms=stage.now_ms)
     first.roll_over(Plan(first.state.node_id, NODES, 2), stage.now_ms)
     first.candidate.wait_for_all()
     stage.run()

@@ -35,7 +35,7 @@ def test_append_is_queued_in_order_and_counts_when_durable() -> None:
     bench, batches, ends = Bench(), run_of(descriptor(), 2, 3, 1), list[int]()
     for run in (batches[:2], batches[2:]):
         positions = [Position(one.header.end_offset, one.header.digest) for one in run]
-        bench.append(
+        bench.queue_append(
             [batch.data for batch in run], positions, lambda now_ms: ends.append(bench.tail.durable.offset + now_ms)
         )
     first, second = bench.take(Append)
@@ -51,7 +51,7 @@ def test_append_is_queued_in_order_and_counts_when_durable() -> None:
 def test_write_for_an_epoch_left_meanwhile_is_ignored() -> None:
     bench, called = Bench(), list[int]()
     batches = run_of(descriptor(), 2)
-    bench.append([batch.data for batch in batches], [end_of(batches)], called.append)
+    bench.queue_append([batch.data for batch in batches], [end_of(batches)], called.append)
     old = bench.tail
     bench.tail = type(old)(1, 2, Position(2, 0))
     bench.wrote()

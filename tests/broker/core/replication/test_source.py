@@ -8,7 +8,7 @@ from tests.broker.core.fetching_bench import FetchingBench, Past
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import ReadLog, RebuildProducers, Send
-from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.source import UNKNOWN_END
@@ -26,7 +26,7 @@ def serve(trial: FetchingBench, *, epoch: int = 0, at: Position = ZERO, end: int
 def owning(held: list[Batch]) -> FetchingBench:
     """Return the replica as the owner of the open epoch."""
     trial = FetchingBench(held=held)
-    trial.owner = Owner(trial.active, producers=ProducerTable())
+    trial.owner = OffsetAssigner(trial.active, producers=ProducerTable())
     return trial
 
 

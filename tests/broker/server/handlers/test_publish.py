@@ -13,7 +13,7 @@ from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import publish as publish_module
@@ -241,7 +241,7 @@ def test_bitmaps_of_forwarded_batches_fit_the_answer() -> None:
     request: Any = SimpleNamespace(envelope=pb.Envelope(publish=pb.Publish()), reply=answers.append)
     broker: Any = None
     progress = PublishInProgress(broker, request, [memoryview(b"")] * count)
-    progress.settle(0, StoredBatch(0, 1, 0, 1, 1, 1, duplicates=7, dropped=bitmap), False)
+    progress.settle(0, PlacedBatch(0, 1, 0, 1, 1, 1, duplicates=7, dropped=bitmap), False)
     for index in range(1, count):
         progress.settle_forwarded(index, pb.PublishResult(epoch=1, duplicates=7, dropped=bitmap))
     [answer] = answers
