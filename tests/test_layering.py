@@ -61,7 +61,7 @@ ROOMS = {
         ),
         *("base", "storage", "core"),
     ),
-    "tidelog_proto": ("tls", "auth", "text", "wire", "batch", "flow", "process", "*"),
+    "tidelog_proto": ("tls", "auth", "text", "wire", "batch", "schema", "flow", "process", "*"),
     "tidelog": (
         *("testing", "tables", "sync", "client"),
         *("consume", "groups", "subscriptions", "produce", "admin", "security", "requests", "cluster"),
