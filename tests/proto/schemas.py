@@ -73,7 +73,9 @@ def schema_of(*fields: Field, number: int = 1) -> Schema:
 decimals = st.integers(1, 38).flatmap(lambda p: st.integers(0, p).map(lambda s: decimal128(p, s)))
 leaf_types: st.SearchStrategy[DataType] = st.sampled_from(LEAF_TYPES[:12]) | decimals
 names = st.text(
-    st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters="\u00ad\ufffd"),
+    st.characters(
+        codec="utf-8", max_codepoint=0xDFFFF, exclude_categories=["C", "Z"], exclude_characters="\u00ad\ufffd"
+    ),
     min_size=1,
     max_size=8,
 ).filter(lambda name: not name.startswith("_"))
