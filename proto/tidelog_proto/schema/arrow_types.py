@@ -48,3 +48,21 @@ def arrow_field(field: Field) -> pa.Field[Any]:
 def value_type(schema: Schema) -> pa.StructType:
     """Return the type of the column `value` in a batch of a schema: the fields without a role, in order."""
     return pa.struct([arrow_field(field) for field in schema.value_fields])
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return all fields of a schema, with their ids as Parquet has them, and their descriptions as `doc`."""
+    return pa.schema([_documented(field) for field in schema.fields])
+
+
+def _documented(field: Field) -> pa.Field[Any]:
+    metadata = {"PARQUET:field_id": str(field.id)}
+    if field.doc:
+        metadata["doc"] = field.doc
+    children = [_documented(child) for child in field.children]
+    data_type: pa.DataType = arrow_type(field)
+    if field.type.kind is Kind.STRUCT:
+        data_type = pa.struct(children)
+    elif field.type.kind is Kind.LIST:
+        data_type = pa.list_(children[0])
+    return pa.field(field.name, data_type, nullable=not field.required, metadata=metadata)

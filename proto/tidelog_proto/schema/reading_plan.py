@@ -17,6 +17,7 @@ from tidelog_proto.schema.arrow_types import arrow_field, arrow_type, value_type
 from tidelog_proto.schema.data_types import Kind
 from tidelog_proto.schema.fields import Field, Path, path_text
 from tidelog_proto.schema.schema_error import refuse, shown
+from tidelog_proto.schema.struct_arrays import with_children
 from tidelog_proto.schema.topic_schema import Schema
 from tidelog_proto.schema.widening import widens
 
@@ -53,11 +54,12 @@ def reading_plan(source: Schema, target: Schema, names: tuple[str, ...] | None =
     """Return the plan for values of `source` and a reader of `target`, another schema of the same topic.
 
     Args:
-        names: the fields of the top level, without a role, that the reader wants; None for all.
+        names: the fields of the top level, without a role, that the reader wants, at least one; None for all.
 
     Raises:
         SchemaError: `source` is the later schema, and one of its fields is wider or optional where the reader's is not.
         KeyError: a name is unknown.
+        ValueError: no names are given.
     """
     wanted = _wanted(target, names)
     refuse(_faults(source, target, wanted))
@@ -80,6 +82,8 @@ def _are_equal(source: Sequence[Field], target: Sequence[Field]) -> bool:
 def _wanted(target: Schema, names: tuple[str, ...] | None) -> tuple[Field, ...]:
     if names is None:
         return target.value_fields
+    if not names:
+        raise ValueError("a reader of no field was given; name at least one, or do not read the column value")
     by_name = {field.name: field for field in target.value_fields}
     return tuple(by_name[name] for name in names)
 
@@ -150,15 +154,6 @@ def _struct_step(source: Sequence[Field], target: Sequence[Field], wanted: pa.Da
         for at, step, data_type in children:
             child = pa.nulls(count, data_type) if at is None else array.field(at)
             read_children.append(child if step is None else step(child))
-        return pa.Array.from_buffers(wanted, count, [_validity(array)], children=read_children)
+        return with_children(array, read_children, wanted)
 
     return read
-
-
-def _validity(array: pa.Array[Any]) -> pa.Buffer | None:
-    """Return the validity bitmap of an array, from its first bit on; None if nothing is null."""
-    if not array.null_count:
-        return None
-    if not array.offset:
-        return array.buffers()[0]
-    return array.is_valid().buffers()[1]
