@@ -128,6 +128,10 @@ SCHEMA_LEAVES_MAX: Final = 256
 """Maximum number of fields of a schema that hold values themselves: neither lists nor structs."""
 SCHEMA_DEPTH_MAX: Final = 4
 """Maximum number of fields from a field of the top level to one without children, both included."""
+SCHEMA_BUFFERS_MAX: Final = 1000
+"""Maximum number of Arrow buffers of a schema's column `value`."""
+SCHEMA_ARRAYS_AND_BUFFERS_MAX: Final = 1450
+"""Maximum number of Arrow arrays and buffers of a schema's column `value`: an Arrow message describes each of them."""
 SCHEMAS_PER_TOPIC_MAX: Final = 256
 FIELD_ID_MAX: Final = 2**31 - 1
 """Ids of fields are also those of columns in Parquet files, which are signed."""

@@ -35,10 +35,10 @@ def avro_schema(schema: Schema, name: str) -> dict[str, Any]:
         SchemaError: a field or the record has a name that Avro cannot have.
     """
     if not _NAME.fullmatch(name):
-        raise SchemaError(f"{shown(name)} is no name in Avro; choose ASCII letters, digits and _")
+        raise SchemaError(f"{shown(name)} cannot be a name in Avro; choose ASCII letters, digits and _")
     refuse(
-        f"field {shown(path_text(path))}: {shown(field.name)} is no name in Avro; rename it with ASCII letters, digits "
-        "and _, or choose another format"
+        f"field {shown(path_text(path))}: {shown(field.name)} cannot be a name in Avro; rename it with ASCII letters, "
+        "digits and _, or choose another format"
         for path, field in paths_below(schema.fields)
         if not _NAME.fullmatch(field.name)
     )

@@ -22,7 +22,7 @@ def fields_of_parquet(path: Path) -> Proposal:
     """Return the fields of a Parquet file.
 
     Raises:
-        SchemaError: the file is no Parquet file, or a field has a type that no field of a topic can have.
+        SchemaError: the file is not a Parquet file, or a field has a type that no field of a topic can have.
         OSError: the file cannot be read.
     """
     try:

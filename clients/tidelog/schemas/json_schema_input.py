@@ -79,7 +79,7 @@ def fields_of_json_schema(description: object) -> Proposal:
     Numbers become int64 and float64 unless their `format` names another type.
 
     Raises:
-        SchemaError: it is no such schema, or a field has a type that no field of a topic can have.
+        SchemaError: it is another value, or a field has a type that no field of a topic can have.
     """
     reading = _Reading(description)
     return reading.builder.proposal(reading.root())

@@ -63,10 +63,10 @@ def python_source(schema: Schema, name: str, style: Style = "dataclass") -> str:
         SchemaError: a field or the class has a name that Python cannot have.
     """
     if not _is_member(name, style):
-        raise SchemaError(f"{shown(name)} is no name of a class in Python; choose ASCII letters, digits and _")
+        raise SchemaError(f"{shown(name)} cannot be the name of a class in Python; choose ASCII letters, digits and _")
     refuse(
-        f"field {shown(path_text(path))}: {shown(field.name)} is no name of a member in Python; rename it, or choose "
-        "another format"
+        f"field {shown(path_text(path))}: {shown(field.name)} cannot be the name of a member in Python; rename it, or "
+        "choose another format"
         for path, field in paths_below(schema.fields)
         if not _is_member(field.name, style)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog_proto.limits import SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX
-from tidelog_proto.schema.canonical_encoding import FIELD_HEADER, MAGIC, SCHEMA_HEADER, VERSION
+from tidelog_proto.schema.canonical_encoding import ENCODING_VERSION, FIELD_HEADER, MAGIC, SCHEMA_HEADER
 from tidelog_proto.schema.data_types import DataType, Kind
 from tidelog_proto.schema.field_checks import FIELDS_MAX
 from tidelog_proto.schema.fields import Field, Role
@@ -29,8 +29,10 @@ def decoded_schema(data: bytes) -> Schema:
     magic, version, number, next_field_id, count = SCHEMA_HEADER.unpack_from(data)
     if magic != MAGIC:
         raise _damaged(f"it begins with {shown(magic)} instead of {shown(MAGIC)}")
-    if version != VERSION:
-        raise SchemaError(f"the schema is encoded in version {version}, this build reads version {VERSION}; update it")
+    if version != ENCODING_VERSION:
+        raise SchemaError(
+            f"the schema is encoded in version {version}, this build reads version {ENCODING_VERSION}; update it"
+        )
     reader = _Reader(data)
     fields = reader.level(count, depth=1)
     if reader.at != len(data):

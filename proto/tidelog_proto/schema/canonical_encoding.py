@@ -13,7 +13,7 @@ from typing import Final
 from tidelog_proto.schema.fields import Field
 
 MAGIC: Final = b"TLSC"
-VERSION: Final = 1
+ENCODING_VERSION: Final = 1
 SCHEMA_HEADER: Final = struct.Struct("<4sIIIH")
 """Magic, version, number, next field id, number of top-level fields."""
 FIELD_HEADER: Final = struct.Struct("<IBBBBBBHH")
@@ -22,7 +22,7 @@ FIELD_HEADER: Final = struct.Struct("<IBBBBBBHH")
 
 def encoding_of(number: int, next_field_id: int, fields: Sequence[Field]) -> bytes:
     """Return the canonical encoding of a schema whose fields have been checked."""
-    parts = [SCHEMA_HEADER.pack(MAGIC, VERSION, number, next_field_id, len(fields))]
+    parts = [SCHEMA_HEADER.pack(MAGIC, ENCODING_VERSION, number, next_field_id, len(fields))]
     _append_fields(fields, parts)
     return b"".join(parts)
 

@@ -9,7 +9,7 @@ DECIMAL_PRECISION_MAX: Final = 38
 
 
 class Kind(IntEnum):
-    """What a field holds. The numbers are those of the canonical encoding and of `schema.proto`; they never change."""
+    """Kinds of values. The numbers are those of the canonical encoding and of `schema.proto`; they never change."""
 
     BOOL = 1
     INT8 = 2

@@ -64,7 +64,7 @@ def _parents(fields: Sequence[Field], parent: int = _TOP) -> Iterator[tuple[int,
 
 
 _Step = Change | str
-"""What a comparison yields: a change, or the text of a fault."""
+"""A result of the comparison: a change, or the text of a fault."""
 
 
 class _Comparison:

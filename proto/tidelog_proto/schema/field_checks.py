@@ -10,11 +10,13 @@ from tidelog_proto.limits import (
     FIELD_DOC_BYTES_MAX,
     FIELD_ID_MAX,
     FIELD_NAME_BYTES_MAX,
+    SCHEMA_ARRAYS_AND_BUFFERS_MAX,
+    SCHEMA_BUFFERS_MAX,
     SCHEMA_DEPTH_MAX,
     SCHEMA_LEAVES_MAX,
 )
 from tidelog_proto.schema.data_types import DECIMAL_PRECISION_MAX, INTEGERS, NESTED, DataType, Kind
-from tidelog_proto.schema.fields import ITEM, Field, Path, Role, path_text
+from tidelog_proto.schema.fields import ITEM, Field, Path, Role, fields_below, path_text
 from tidelog_proto.schema.schema_error import shown
 
 FIELDS_MAX: Final = SCHEMA_DEPTH_MAX * SCHEMA_LEAVES_MAX
@@ -28,6 +30,8 @@ ROLE_KINDS: Final = {
 }
 """The types that a field of each role may have."""
 
+_BUFFERS: Final = {Kind.STRUCT: 1, Kind.STRING: 3, Kind.BINARY: 3}
+"""Buffers of an Arrow array: which values are null, offsets of strings and lists, data. Other kinds have 2."""
 _UNSEEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\uffff\U000e0000-\U000e0fff]"
 )
@@ -49,10 +53,11 @@ def faults_of_fields(fields: Sequence[Field], next_field_id: int) -> Iterator[st
         return
     yield from _faults_of_ids(counts.ids, next_field_id)
     yield from _faults_of_roles(fields)
+    yield from _faults_of_buffers(fields)
 
 
 class _Counts:
-    """What a walk has seen; it stops after `FIELDS_MAX` fields."""
+    """The fields that a walk has reached; it stops after `FIELDS_MAX` fields."""
 
     def __init__(self) -> None:
         self.fields = 0
@@ -174,4 +179,14 @@ def _faults_of_roles(fields: Sequence[Field]) -> Iterator[str]:
         if len(names) > 1:
             yield f"fields {shown(names)} are each the {role.name.lower()}; choose one of them"
     if all(field.role is not Role.NONE for field in fields):
-        yield "each field is the time, the key or the tag; add a field that is none of these"
+        yield "each field is the time, the key or the tag; add a field without such a role"
+
+
+def _faults_of_buffers(fields: Sequence[Field]) -> Iterator[str]:
+    below = list(fields_below([field for field in fields if field.role is Role.NONE]))
+    buffers = sum(_BUFFERS.get(field.type.kind, 2) for field in below)
+    if buffers > SCHEMA_BUFFERS_MAX or len(below) + buffers > SCHEMA_ARRAYS_AND_BUFFERS_MAX:
+        yield (
+            f"the schema has {len(below)} Arrow arrays in {buffers} buffers; at most {SCHEMA_BUFFERS_MAX} buffers, and "
+            f"{SCHEMA_ARRAYS_AND_BUFFERS_MAX} arrays and buffers, are allowed: remove lists, structs or other fields"
+        )

@@ -15,7 +15,7 @@ class Proposal(NamedTuple):
 
     Attributes:
         fields: without ids and roles.
-        notes: what differs from the description, one text for each field and reason.
+        notes: the differences from the description, one text for each field and reason.
     """
 
     fields: tuple[Field, ...]

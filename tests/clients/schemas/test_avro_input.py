@@ -164,9 +164,9 @@ def test_other_descriptions_are_refused(description: object) -> None:
 
 def test_names_that_avro_cannot_have_are_refused() -> None:
     schema = schema_of(Field(0, "a b", INT64), Field(0, "é", INT64))
-    with pytest.raises(SchemaError, match="2 faults: field 'a b': 'a b' is no name in Avro; rename it"):
+    with pytest.raises(SchemaError, match="2 faults: field 'a b': 'a b' cannot be a name in Avro; rename it"):
         avro_schema(schema, "Row")
-    with pytest.raises(SchemaError, match="'a-b' is no name in Avro; choose"):
+    with pytest.raises(SchemaError, match="'a-b' cannot be a name in Avro; choose"):
         avro_schema(schema, "a-b")
 
 

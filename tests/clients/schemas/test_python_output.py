@@ -87,10 +87,10 @@ def test_a_schema_survives_its_class(style: Style, schema: Schema) -> None:
 def test_names_that_python_cannot_have_are_refused(name: str) -> None:
     nested = schema_of(Field(0, "s", STRUCT, children=(Field(0, name, INT64),)), Field(0, name, FLOAT32))
     with pytest.raises(
-        SchemaError, match=f"^2 faults: field 's.{name}': '{name}' is no name of a member in Python; rename"
+        SchemaError, match=f"^2 faults: field 's.{name}': '{name}' cannot be the name of a member in Python; rename"
     ):
         python_source(nested, "Row")
-    with pytest.raises(SchemaError, match=f"'{name}' is no name of a class in Python; choose"):
+    with pytest.raises(SchemaError, match=f"'{name}' cannot be the name of a class in Python; choose"):
         python_source(FLIGHT, name)
 
 

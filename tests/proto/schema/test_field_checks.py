@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from tests.proto.schemas import EVERY_TYPE, schema_of, schemas
 
+from tidelog_proto.batch.row_layout import RowLayout, row_layout
 from tidelog_proto.limits import FIELD_DOC_BYTES_MAX, FIELD_ID_MAX, FIELD_NAME_BYTES_MAX
 from tidelog_proto.schema.data_types import (
     BOOL,
@@ -25,7 +26,7 @@ from tidelog_proto.schema.data_types import (
     decimal128,
 )
 from tidelog_proto.schema.field_checks import ROLE_KINDS
-from tidelog_proto.schema.fields import ITEM, Field, Role, fields_below
+from tidelog_proto.schema.fields import ITEM, Field, Role
 from tidelog_proto.schema.schema_error import FAULTS_MAX, SchemaError
 from tidelog_proto.schema.topic_schema import Schema
 
@@ -98,7 +99,7 @@ def test_a_fault_names_the_field_the_value_and_the_remedy(fields: tuple[Field, .
             (PLAIN, Field(0, "a", STRING, role=Role.KEY), Field(0, "b", DATE32, role=Role.KEY)),
             r"fields \['a', 'b'\] are each the key; choose one",
         ),
-        ((Field(0, "k", STRING, role=Role.KEY),), "add a field that is none of these"),
+        ((Field(0, "k", STRING, role=Role.KEY),), "add a field without such a role"),
     ],
 )
 def test_roles(fields: tuple[Field, ...], message: str) -> None:
@@ -150,9 +151,23 @@ def test_256_leaves_are_allowed_and_257_are_not() -> None:
         schema_of(*in_structs)
 
 
-def test_256_leaves_at_level_4_are_allowed() -> None:
-    deep = [list_of(list_of(list_of(PLAIN)), f"f{i}") for i in range(256)]
-    assert sum(1 for _ in fields_below(schema_of(*deep).fields)) == 4 * 256
+def row_of(*fields: Field) -> RowLayout:
+    """Return the layout of a schema with each role."""
+    time = Field(0, "time", TIMESTAMP_UTC, required=True, role=Role.TIME)
+    others = (Field(0, "key", STRING, role=Role.KEY), Field(0, "tag", STRING, role=Role.TAG))
+    return row_layout(schema_of(time, *others, *fields))
+
+
+def test_batches_of_each_schema_can_be_described() -> None:
+    assert row_of(*(Field(0, f"f{i}", STRING) for i in range(253))).schema.number == 1
+    deep = [list_of(list_of(list_of(PLAIN)), f"f{i}") for i in range(121)]
+    assert row_of(*deep[:120]).schema.next_field_id == 4 + 4 * 120
+    with pytest.raises(SchemaError, match=r"the schema has 484 Arrow arrays in 968 buffers; .*: remove lists, structs"):
+        row_of(*deep)
+    strings = [list_of(Field(0, "", STRING), f"f{i}") for i in range(201)]
+    assert row_of(*strings[:200]).schema.next_field_id == 4 + 2 * 200
+    with pytest.raises(SchemaError, match="402 Arrow arrays in 1005 buffers; at most 1000 buffers, and 1450 arrays"):
+        row_of(*strings)
 
 
 def test_the_number_of_faults_in_one_error_is_bounded() -> None:
