@@ -15,10 +15,10 @@ is strongly universal (Lemire and Kaser, "Strongly universal string hashing is f
 The sums are matrix products: a few numpy calls for thousands of records. A field longer than `LONG_BYTES` is first
 hashed by keyed BLAKE2b. A header is hashed like a record, and a list of headers is the row of their hashes.
 
-Of a typed record, key and tag are hashed as in other records, and all other fields, the time field among them, with the
-random numbers of their ids. So equal rows have equal hashes, with whatever schemas of the topic they were written: an
-integer, date or time is hashed as 64 bits, a float as a double, a decimal as its 128 bits, and a null adds nothing, as
-if the schema did not have the field. A list is the row of the hashes of its items, a struct that of its fields.
+A typed record is hashed by its key and tag as any other record, and by all other fields, the time field among them,
+with the random numbers of their ids. So equal rows have equal hashes under all schemas of their topic: an integer, date
+or time is hashed as 64 bits, a float as a double, a decimal as its 128 bits, and a null adds nothing, as if the schema
+did not have the field. A list is the row of the hashes of its items, a struct that of its fields.
 
 Rejected: the hash of the key indexes (`key_hash.py`) with a seed, because two flipped bits give equal hashes under
 every seed; SipHash in numpy, which is three times slower; `hash()` and the like, which need an object per record.

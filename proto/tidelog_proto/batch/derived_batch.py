@@ -257,7 +257,7 @@ class _Group:
 
     @property
     def shared(self) -> tuple[bool, int, RowLayout | None]:
-        """What all survivors have in common: control flag, append timestamp and layout."""
+        """The control flag, append timestamp and layout of all survivors."""
         first = self.rows[0]
         return first.control, first.append_us, first.layout
 

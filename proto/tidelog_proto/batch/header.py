@@ -137,6 +137,9 @@ _BODY_LENGTH_AT: Final = 5
 """Index in the fields of `_LAYOUT`."""
 _COMMON_BEGIN: Final = (MAGIC, VERSION, int(BodyKind.ARROW), 0)
 _CODECS: Final = tuple(Codec)
+_ARROW: Final = BodyKind.ARROW
+_END_OF_CANONICAL: Final = (_ARROW, 0)
+"""Body kind and schema digest of a batch without a schema."""
 
 
 class BatchHeader(NamedTuple):
@@ -310,26 +313,16 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False, typed: 
             f"the header declares CRC32C {fields[-1]:#010x} for itself, its bytes have {found_crc:#010x}: the batch "
             "was damaged in transit or on disk"
         )
-    if not VERSION <= version <= TYPED_VERSION:
-        raise ProtocolError(
-            pb.UNSUPPORTED_BATCH,
-            f"the batch has version {version}; this build reads only the versions {VERSION} and {TYPED_VERSION}: if a "
-            "newer release made the batch, upgrade",
-        )
-    if body_kind != BodyKind.ARROW:
-        raise ProtocolError(
-            pb.UNSUPPORTED_BATCH,
-            f"the batch has body kind {body_kind}; this build reads only kind {int(BodyKind.ARROW)} (Arrow): if a "
-            "newer release made the batch, upgrade",
-        )
-    if version == TYPED_VERSION:
+    if version != VERSION:
         return _typed_header(view, is_sent=is_sent, allowed=typed)
+    if body_kind != _ARROW:
+        raise _unsupported_kind(body_kind)
     if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
         raise _corrupt(
             f"the reserved bytes of the batch header must be zero, got {reserved:#06x} and "
             f"{view[_RESERVED_AT:_DIGEST_AT].hex()}"
         )
-    header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW, 0))
+    header = _made(BatchHeader, fields[4:22] + _END_OF_CANONICAL)
     if header.schema_id:
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,
@@ -340,9 +333,18 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False, typed: 
 
 
 def _typed_header(view: memoryview, *, is_sent: bool, allowed: bool) -> BatchHeader:
-    """Parse a header of version 2, of which magic, CRC and body kind are checked; see `unpack_header`."""
+    """Parse a header of version 2, of which magic and CRC are checked; refuse other versions; see `unpack_header`."""
     fields = _TYPED_LAYOUT.unpack(view)
-    reserved, schema_id, schema_digest = fields[3], fields[9], fields[21]
+    version, body_kind, reserved = fields[1:4]
+    schema_id, schema_digest = fields[9], fields[21]
+    if version != TYPED_VERSION:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"the batch has version {version}; this build reads only the versions {VERSION} and {TYPED_VERSION}: if a "
+            "newer release made the batch, upgrade",
+        )
+    if body_kind != _ARROW:
+        raise _unsupported_kind(body_kind)
     if not allowed:
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,
@@ -367,6 +369,14 @@ def _typed_header(view: memoryview, *, is_sent: bool, allowed: bool) -> BatchHea
     return header
 
 
+def _unsupported_kind(body_kind: int) -> ProtocolError:
+    return ProtocolError(
+        pb.UNSUPPORTED_BATCH,
+        f"the batch has body kind {body_kind}; this build reads only kind {int(_ARROW)} (Arrow): if a newer release "
+        "made the batch, upgrade",
+    )
+
+
 def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
     """Return the header of a buffer that is exactly one batch as producers send them; None for all other buffers.
 
@@ -384,7 +394,7 @@ def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
         or size_bytes > BATCH_BYTES_MAX
     ):
         return None
-    header: BatchHeader = _made(BatchHeader, (*fields[4:21], fields[22], BodyKind.ARROW, 0))
+    header: BatchHeader = _made(BatchHeader, fields[4:21] + (fields[22], _ARROW, 0))  # noqa: RUF005 - faster
     flags, count = header.flags, header.record_count
     view = memoryview(buffer)
     if (

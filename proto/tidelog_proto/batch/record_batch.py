@@ -199,7 +199,9 @@ class RecordBatch:
                 f"the batch has flags {header.flags:#x}, which lack the value column {Flags.VALUE:#x}; every batch "
                 "with records must have it",
             )
-        return cls(header, body, layout=layout_for(header, layouts) if header.schema_id else None)
+        if header.schema_id:
+            return cls(header, body, layout=layout_for(header, layouts))
+        return cls(header, body)
 
     @property
     def base_offset(self) -> int:
