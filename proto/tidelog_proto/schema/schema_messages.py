@@ -7,7 +7,7 @@ from typing import Final
 
 from tidelog_proto import schema_pb2
 from tidelog_proto.limits import SCHEMA_DEPTH_MAX
-from tidelog_proto.schema.data_types import DataType, Kind
+from tidelog_proto.schema.data_types import DECIMAL_PRECISION_MAX, DataType, Kind
 from tidelog_proto.schema.field_checks import FIELDS_MAX
 from tidelog_proto.schema.fields import Field, Role, path_text
 from tidelog_proto.schema.schema_error import SchemaError, shown
@@ -82,7 +82,8 @@ class _Fields:
             ) from None
         if message.precision > _DIGITS_MAX or message.scale > _DIGITS_MAX:
             raise SchemaError(
-                f"{name}: a precision of {message.precision} and a scale of {message.scale} are too large"
+                f"{name}: a precision of {message.precision} and a scale of {message.scale} were given; use "
+                f"{DECIMAL_PRECISION_MAX} at most"
             )
         return Field(
             message.id,

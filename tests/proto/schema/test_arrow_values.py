@@ -109,6 +109,12 @@ def test_nested_types_that_do_not_fit_are_refused() -> None:
             exact_values(array, stops)
 
 
+def test_fields_of_a_struct_are_found_by_name() -> None:
+    place = Field(1, "p", STRUCT, children=(Field(2, "a", INT8), Field(3, "b", INT8), Field(4, "c", INT8)))
+    column = pa.array([{"c": 3, "a": 1, "b": 2}], pa.struct([(name, pa.int8()) for name in ("c", "a", "b")]))
+    assert exact_values(column, place).to_pylist() == [{"a": 1, "b": 2, "c": 3}]
+
+
 @given(schemas(), st.integers(0, 2**32))
 @settings(max_examples=50, deadline=None)
 def test_values_of_the_type_are_returned_as_they_are(schema: Schema, seed: int) -> None:
