@@ -30,6 +30,7 @@ STAMP_US_MAX: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999, in µs since 1970."""
 
 _SIGN: Final = np.uint64(1 << 63)
+_NOT_ASCII: Final = 128
 
 
 def number_range(kind: pa.DataType) -> tuple[int, int] | None:
@@ -76,6 +77,8 @@ def key_values(keys: Any, kind: pa.DataType) -> pa.Array[Any]:
     if pa.types.is_binary(kind):
         return keys  # type: ignore[no-any-return]  # pyarrow's arrays are untyped here
     if pa.types.is_string(kind):
+        if is_ascii(keys):
+            return keys.view(pa.string())  # type: ignore[no-any-return]  # pyarrow's arrays are untyped here
         try:
             return keys.cast(pa.string())  # type: ignore[no-any-return]  # pyarrow's arrays are untyped here
         except pa.ArrowInvalid as error:
@@ -89,6 +92,15 @@ def key_values(keys: Any, kind: pa.DataType) -> pa.Array[Any]:
         return pa.array(numbers, pa.int64(), mask=missing).view(kind)
     storage = pa.int32() if pa.types.is_date32(kind) else kind
     return pa.array(numbers.astype(storage.to_pandas_dtype()), storage, mask=missing).view(kind)
+
+
+def is_ascii(column: Any) -> bool:
+    """Return whether all data of a column of bytes or text are ASCII, and so UTF-8 wherever they are divided.
+
+    Arrow needs 3 ns for the UTF-8 of each value; this reads the bytes once, at the speed of memory.
+    """
+    data = column.buffers()[2]
+    return data is None or not data.size or int(np.frombuffer(data, np.uint8).max()) < _NOT_ASCII
 
 
 def _numbers_of(values: Any) -> Int64s:

@@ -14,6 +14,7 @@ from tidelog_proto.batch.key_bytes import (
     DATE_DAYS_MIN,
     STAMP_US_MAX,
     STAMP_US_MIN,
+    is_ascii,
     key_column,
     key_values,
     number_range,
@@ -90,6 +91,15 @@ def test_text_must_be_utf_8_and_bytes_need_not() -> None:
     assert "not UTF-8" in refusal([b"ok", None, b"\xff"], pa.string())
     assert "not UTF-8" in refusal([b"\xed\xa0\x80"], pa.string())
     assert key_values(pa.array([b"\xff"]), pa.binary()).to_pylist() == [b"\xff"]
+
+
+def test_ascii_is_recognised_by_all_data() -> None:
+    assert is_ascii(pa.array([], pa.string()))
+    assert is_ascii(pa.array([None, ""], pa.string()))
+    assert is_ascii(pa.array(["a\x7f", None, "b"]))
+    assert not is_ascii(pa.array(["a", "\x80"]))
+    # One character in two values, of which neither is UTF-8.
+    assert not is_ascii(pa.array([b"\xc3", b"\xa9"]))
 
 
 def test_the_years_are_1_to_9999() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from decimal import Context, Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.proto.schemas import EVERY_TYPE, schema_of, schemas
 from tests.proto.typed_batches import encoded, layouts_of, parsed, retyped, rows_of_schema, spliced, with_columns
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import typed_verification
 from tidelog_proto.batch.header import BatchHeader, Codec, Flags
 from tidelog_proto.batch.key_bytes import DATE_DAYS_MAX, DATE_DAYS_MIN, STAMP_US_MAX, STAMP_US_MIN
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
@@ -64,6 +66,14 @@ ITEMS = schema_of(
         children=(Field(0, "item", STRUCT, children=(Field(0, "a", STRING, required=True), Field(0, "day", DATE32))),),
     ),
 )
+
+
+@pytest.fixture(autouse=True, scope="module", params=[1, 1024], ids=["field by field", "together"])
+def ways_of_validation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let Arrow validate small batches in both ways; the second is that of batches with at least so many records."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(typed_verification, "_FIELD_BY_FIELD_RECORDS", request.param)
+        yield
 
 
 SAMPLES: dict[Kind, Any] = {
@@ -119,7 +129,7 @@ def outcome(batch: bytes | bytearray, layouts: Layouts) -> None:
 
 
 @given(schema=schemas(), codec=st.sampled_from(CODECS), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_splices_with_matching_crcs(schema: Schema, codec: Codec, data: st.DataObject) -> None:
     layouts = layouts_of(schema)
     raw = bytearray(encoded(layouts[1], data.draw(rows_of_schema(schema)), codec))
@@ -138,7 +148,7 @@ def test_cuts_and_tails_with_matching_crcs(schema: Schema, data: st.DataObject) 
 
 
 @given(schema=schemas(), other=schemas(), data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_rows_of_another_schema_under_this_ones_digest(schema: Schema, other: Schema, data: st.DataObject) -> None:
     """The digest only excludes mistakes: a producer may send any bytes under it."""
     layouts = layouts_of(schema)
