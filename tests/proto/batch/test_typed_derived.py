@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proto.batches import CODECS, NOW_US
 from tests.proto.schemas import schema_of, schemas
-from tests.proto.typed_batches import encoded, layouts_of, parsed, rows_of_schema
+from tests.proto.typed_batches import encoded, layouts_of, parsed, rows_of_schema, with_columns
 
 from tidelog_proto.batch.deduplication import without_dropped
 from tidelog_proto.batch.derived_batch import DERIVED_WEIGHT_BYTES_MAX, Deriver, filter_batch
@@ -73,6 +74,30 @@ def test_derived_bytes_depend_on_the_survivors_only(schema: Schema, data: st.Dat
         found += rows_of(parsed(one, layouts), tombstones=True).to_pylist() if header.record_count else []
     expected = [row for row, kept in zip(rows_of(whole, tombstones=True).to_pylist(), keep, strict=True) if kept]
     assert repr(found) == repr(expected)
+
+
+def test_bytes_under_nulls_do_not_count() -> None:
+    """Three rows: one with a number, a tombstone, one without a number; with other memory under each null."""
+    layout = LAYOUTS[2]
+    keys = pa.array([b"a", b"b", b"c"])
+    made: list[list[bytes]] = []
+    for bits, numbers, notes in (
+        (0b001, [5, 0, 0], ["x", "", "z"]),
+        (0b011, [5, 77, 88], ["x", "under a tombstone", "z"]),
+        (0b001, [5, -1, 99], ["x", None, "z"]),
+    ):
+        data = pa.py_buffer(struct.pack("<3q", *numbers))
+        count = pa.Array.from_buffers(pa.int64(), 3, [pa.py_buffer(bytes([bits])), data])
+        value = pa.StructArray.from_arrays(
+            [count, pa.array(notes)], fields=list(layout.value_type), mask=pa.array([False, True, False])
+        )
+        columns = pa.RecordBatch.from_arrays([keys, value], names=["key", "value"])
+        source = with_columns(layout, columns, base_offset=BASE, append_timestamp_us=1)
+        assert verify_typed(source, LAYOUTS).record_count == 3
+        made.append(derived([parsed(source, LAYOUTS)], [None]))
+    assert made[0] == made[1] == made[2]
+    (only,) = made[0]
+    assert [row["n"] for row in rows_of(parsed(only, LAYOUTS), tombstones=True).to_pylist()] == [5, None, None]
 
 
 def test_a_batch_ends_where_the_schema_changes() -> None:

@@ -34,9 +34,9 @@ TYPED = BatchHeader(
 )
 
 
-def refusal(raw: bytes | bytearray, *, typed: bool = True) -> ProtocolError:
+def refusal(raw: bytes | bytearray) -> ProtocolError:
     with pytest.raises(ProtocolError) as refused:
-        unpack_header(raw, typed=typed)
+        unpack_header(raw, typed=True)
     return refused.value
 
 
@@ -61,10 +61,12 @@ def test_a_header_without_a_schema_is_of_version_1_with_zeros() -> None:
 
 
 def test_a_caller_without_schemas_gets_a_refusal_and_not_damage() -> None:
-    error = refusal(TYPED.pack(), typed=False)
-    assert error.code == pb.UNSUPPORTED_BATCH
-    assert "typed (version 2, schema 7)" in error.message
-    assert refusal(TYPED._replace(schema_digest=0).pack(), typed=False).code == pb.UNSUPPORTED_BATCH
+    for raw in (TYPED.pack(), TYPED._replace(schema_digest=0).pack()):
+        for is_sent in (False, True):
+            with pytest.raises(ProtocolError) as refused:
+                unpack_header(raw, is_sent=is_sent)
+            assert refused.value.code == pb.UNSUPPORTED_BATCH
+            assert "typed (version 2, schema 7)" in refused.value.message
 
 
 def test_the_fast_path_of_readers_leaves_a_typed_batch_to_the_refusal() -> None:
