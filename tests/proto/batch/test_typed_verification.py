@@ -327,6 +327,19 @@ def test_a_required_field_has_no_nulls_in_rows(count: int) -> None:
     assert verify_typed(with_columns(layouts[1], gone), layouts).record_count == count
 
 
+@pytest.mark.parametrize("declared", [1, 3])
+def test_as_many_tombstones_as_the_bitmap_has(declared: int) -> None:
+    layouts = layouts_of(PAIR)
+    children: list[Any] = [pa.array([1, 2, 3], pa.int32()), pa.array(["a", "b", "c"])]
+    for count, is_taken in ((2, True), (declared, False)):
+        value = pa.Array.from_buffers(layouts[1].value_type, 3, [pa.py_buffer(b"\x01")], count, 0, children)
+        batch = with_columns(layouts[1], pa.RecordBatch.from_arrays([value], names=["value"]))
+        if is_taken:
+            assert verify_typed(batch, layouts).record_count == 3
+        else:
+            assert f"null_count value ({count}) doesn't match" in refusal(batch, layouts).message
+
+
 def test_nulls_of_tombstones_do_not_excuse_rows() -> None:
     layouts = layouts_of(PAIR)
     numbers, texts = pa.array([None, 1, None], pa.int32()), pa.array(["a"] * 3)
