@@ -19,12 +19,7 @@ import pyarrow as pa
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import schema_of, stored_schema_of
 from tidelog_proto.batch.header import COLUMN_FLAGS, BatchHeader, Flags
-from tidelog_proto.batch.ipc_message import (
-    TYPED_METADATA_BYTES_MAX,
-    TYPED_VECTOR_ITEMS_MAX,
-    Message,
-    padded,
-)
+from tidelog_proto.batch.ipc_message import Message, padded
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.schema.arrow_types import arrow_field, value_type
 from tidelog_proto.schema.data_types import Kind
@@ -52,8 +47,6 @@ _DATED: Final = frozenset({Kind.DATE32, Kind.TIMESTAMP, Kind.TIMESTAMP_UTC})
 """Types whose values must lie in the years 1 to 9999."""
 _OFFSET_BYTES: Final = 4
 _WRITER_PADDING_BYTES: Final = 64
-_ITEM_BYTES: Final = 16
-_OTHER_METADATA_BYTES: Final = 512
 _ARRAY_LENGTH_MAX: Final = 2**31 - 1
 """Maximum length of the items of lists, which have offsets of 32 bits."""
 
@@ -118,7 +111,6 @@ class RowLayout:
         self.has_lists = any(field.type.kind is Kind.LIST for field in fields_below(schema.value_fields))
         self._stored: dict[int, pa.Schema] = {}
         self._plans: dict[int, Plan] = {}
-        _check_size(self.plan(COLUMN_FLAGS | Flags.DERIVED))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RowLayout) and self.schema == other.schema
@@ -201,8 +193,7 @@ Layouts = Mapping[int, RowLayout]
 def row_layout(schema: Schema) -> RowLayout:
     """Return the layout of a schema's batches.
 
-    Raises:
-        ValueError: batches of the schema would have more arrays or buffers than a message may have.
+    The rules of schemas bound the number of arrays and buffers, so that each batch fits the limits of messages.
     """
     return RowLayout(schema)
 
@@ -313,17 +304,6 @@ def _append_field(arrays: list[ArrayPlan], field: Field, name: str, parent: int,
 
 def _has_dates(field: Field) -> bool:
     return field.type.kind in _DATED or any(map(_has_dates, field.children))
-
-
-def _check_size(plan: Plan) -> None:
-    arrays, buffers = len(plan.arrays), plan.buffer_count
-    metadata_bytes = _OTHER_METADATA_BYTES + _ITEM_BYTES * (arrays + buffers)
-    if max(arrays, buffers) > TYPED_VECTOR_ITEMS_MAX or metadata_bytes > TYPED_METADATA_BYTES_MAX:
-        raise ValueError(
-            f"a batch of the schema has {arrays} Arrow arrays in {buffers} buffers, described in {metadata_bytes} "
-            f"bytes; the limits are {TYPED_VECTOR_ITEMS_MAX} of each and {TYPED_METADATA_BYTES_MAX} bytes: remove "
-            "lists, structs or other fields"
-        )
 
 
 def _corrupt(message: str) -> ProtocolError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -9,13 +11,15 @@ from hypothesis import strategies as st
 from tests.proto.schemas import EVERY_TYPE, schema_of, schemas
 from tests.proto.typed_batches import encoded, layouts_of, parsed, rows_of_schema
 
-from tidelog_proto.batch.header import COLUMN_FLAGS, Flags
-from tidelog_proto.batch.ipc_message import TYPED_METADATA_BYTES_MAX, parse_message
+from tidelog_proto.batch.columns import HEADERS_TYPE
+from tidelog_proto.batch.header import COLUMN_FLAGS, Codec, Flags
+from tidelog_proto.batch.ipc_message import TYPED_METADATA_BYTES_MAX, TYPED_VECTOR_ITEMS_MAX, parse_message
 from tidelog_proto.batch.row_layout import RowLayout, check_arrays, row_layout
 from tidelog_proto.batch.typed_verification import verify_typed
 from tidelog_proto.limits import HEADER_BYTES, SCHEMA_LEAVES_MAX
-from tidelog_proto.schema.data_types import BOOL, INT32, LIST, STRING, STRUCT, DataType
+from tidelog_proto.schema.data_types import BOOL, INT32, LIST, STRING, STRUCT
 from tidelog_proto.schema.fields import Field
+from tidelog_proto.schema.schema_error import SchemaError
 from tidelog_proto.schema.topic_schema import Schema
 
 
@@ -61,23 +65,44 @@ def test_a_schema_with_the_most_fields_fits_a_message() -> None:
     metadata_bytes = int.from_bytes(raw[HEADER_BYTES + 4 : HEADER_BYTES + 8], "little")
     assert 4096 < metadata_bytes <= TYPED_METADATA_BYTES_MAX
     assert verify_typed(raw, layouts).record_count == 1
+    compressed = encoded(layouts[1], one_row(schema), Codec.LZ4)
+    assert verify_typed(compressed, layouts).record_count == 1
 
 
 def one_row(schema: Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{}], schema=row_layout(schema).row_schema)
 
 
-@pytest.mark.parametrize("kind", [LIST, STRUCT])
-def test_a_schema_whose_messages_would_be_too_large_is_refused(kind: DataType) -> None:
-    def deep(leaf: Field, levels: int) -> Field:
-        name = "item" if kind is LIST else "s"
-        return leaf if not levels else Field(0, name, kind, children=(deep(leaf, levels - 1),))
+def lists(count: int) -> Schema:
+    return schema_of(*(Field(0, f"f{at}", LIST, children=(Field(0, "item", STRING),)) for at in range(count)))
 
-    def schema(count: int) -> Schema:
-        leaf = Field(0, "item" if kind is LIST else "leaf", BOOL)
-        tops = (deep(leaf, 3) for _ in range(count))
-        return schema_of(*(Field(0, f"f{at}", top.type, children=top.children) for at, top in enumerate(tops)))
 
-    assert row_layout(schema(60)).number == 1
-    with pytest.raises(ValueError, match="remove lists, structs or other fields"):
-        row_layout(schema(SCHEMA_LEAVES_MAX))
+def structs(count: int) -> Schema:
+    leaf = (Field(0, "leaf", BOOL),)
+    inner = (Field(0, "b", STRUCT, children=(Field(0, "c", STRUCT, children=leaf),)),)
+    return schema_of(*(Field(0, f"f{at}", STRUCT, children=inner) for at in range(count)))
+
+
+@pytest.mark.parametrize("make", [lists, structs])
+def test_the_rules_of_schemas_bound_messages(make: Callable[[int], Schema]) -> None:
+    """The most lists or structs that a schema may have; one with more is no schema."""
+    count = next(count for count in range(SCHEMA_LEAVES_MAX, 0, -1) if is_schema(make, count))
+    assert 100 < count < SCHEMA_LEAVES_MAX
+    schema = make(count)
+    layouts = layouts_of(schema)
+    rows = pa.RecordBatch.from_pylist([{}, {}], schema=layouts[1].row_schema)
+    for codec in (Codec.NONE, Codec.LZ4):
+        everything = rows.append_column("_headers", pa.array([[("k", b"v")], []], HEADERS_TYPE))
+        raw = encoded(layouts[1], everything, codec)
+        assert verify_typed(raw, layouts).record_count == 2
+    plan = layouts[1].plan(COLUMN_FLAGS | Flags.DERIVED)
+    assert max(len(plan.arrays), plan.buffer_count) <= TYPED_VECTOR_ITEMS_MAX
+    assert 16 * (len(plan.arrays) + plan.buffer_count) + 512 <= TYPED_METADATA_BYTES_MAX
+
+
+def is_schema(make: Callable[[int], Schema], count: int) -> bool:
+    try:
+        make(count)
+    except SchemaError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -128,6 +129,16 @@ def test_compressed_records_are_not_read_by_hand(codec: Codec, monkeypatch: pyte
 def test_a_wrong_uncompressed_length_is_not_accepted() -> None:
     good = batch_of()
     assert not by_hand(retyped(good, uncompressed_length=len(good)), LAYOUTS)
+
+
+def test_bytes_behind_the_last_buffer_are_not_accepted() -> None:
+    good = batch_of()
+    body = good[HEADER_BYTES:]
+    body_bytes = len(body) - 8 - int.from_bytes(body[4:8], "little")
+    longer = good.replace(struct.pack("<q", body_bytes), struct.pack("<q", body_bytes + 8), 1) + bytes(8)
+    assert not by_hand(retyped(longer), LAYOUTS)
+    with pytest.raises(ProtocolError, match="the last Arrow buffer ends at"):
+        verify_typed(retyped(longer), LAYOUTS)
 
 
 def test_the_flags_decide_about_the_columns() -> None:
