@@ -96,7 +96,7 @@ def test_the_header_of_a_batch() -> None:
     for name in ("base_timestamp", "max_timestamp", "append_timestamp"):
         assert told.pop(name) == getattr(header, f"{name}_us")
     assert told == {name: getattr(header, name) for name in told}
-    assert len(told) == 12
+    assert len(told) == 13
 
 
 def test_a_schema() -> None:

@@ -1,6 +1,6 @@
 """Values of any field in a canonical memory layout, and their weights in derived batches.
 
-As `canonical_columns.py`, for the types of fields: equal rows have equal bytes, whatever batches they came from. There
+Equal rows have equal bytes, whatever batches they came from (`canonical_columns.py` does that for other columns). There
 are zeros under nulls, text and lists there are empty, and a bitmap exists only if there are nulls. Below a null struct,
 and so in a tombstone, fields are not null and have zeros: then a required field has no nulls, and a tombstone adds no
 bitmaps.
@@ -60,8 +60,8 @@ def exact_values(array: Any, below: Mask | None = None) -> pa.Array[Any]:
 def tight_rows(columns: pa.RecordBatch) -> pa.RecordBatch:
     """Return typed columns whose lists reference no data outside the batch.
 
-    Arrow's writer truncates slices to their own data, but for lists of a slice that have no item in total: it keeps all
-    offsets of text in such lists.
+    Arrow's writer truncates most slices to their own data. If the lists of a slice have no items, the writer keeps the
+    offsets of all text in the whole array.
     """
     at = columns.schema.get_field_index("value")
     value = columns.column(at)

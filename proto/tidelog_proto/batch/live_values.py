@@ -1,6 +1,6 @@
 """Rules of the values of typed batches that Arrow does not have: no null in a required field, years 1 to 9999.
 
-Only values of rows count that are no tombstones, and only values below structs and lists that are not null. Each field
+Values of tombstones do not count, and neither do values below structs and lists that are null. Each field
 is looked at as a whole first, with everything under nulls. Only a field that breaks a rule there is looked at again
 without it, which copies the field.
 """

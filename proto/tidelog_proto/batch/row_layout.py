@@ -1,7 +1,7 @@
-"""The layout of typed batches: what a schema and the flags of a header say about the columns and buffers of a body.
+"""The layout of typed batches: the columns and buffers of a body, given a schema and the flags of a header.
 
 A record of a typed batch is a row: the column `value` is `struct<fields>`, and a null struct is a tombstone. A field
-with a role lies in another column and nowhere else: the time in `timestamp`, the key in `key` (as bytes, see
+with a role lies in another column only: the time in `timestamp`, the key in `key` (as bytes, see
 `key_bytes.py`), the tag in `tag`. A missing column `key` or `tag` means that all of its values are null.
 
 A RecordBatch message contains no types. So every array and buffer is compared with the schema before pyarrow reads the
@@ -59,7 +59,7 @@ class ArrayPlan(NamedTuple):
         parent: index of the array whose length this one shares; `RECORDS` for the record count, `FREE` for the items
             of a list.
         nullable: whether the array may have nulls at all.
-        required: whether it must not have nulls in rows that are no tombstones.
+        required: whether only tombstones may have nulls in it.
         offsets: whether offsets follow the validity bitmap.
         data_bits: size of an item of the data buffer, `VARIABLE`, or 0 for no data buffer.
         top: index of the field of the struct in `value` to which the array belongs, -1 for none.
@@ -86,7 +86,7 @@ class Plan(NamedTuple):
 
 
 class RowLayout:
-    """What batches of one schema look like. Immutable; `row_layout` returns one for each schema.
+    """The layout of the batches of one schema. Immutable; `row_layout` returns one for each schema.
 
     Attributes:
         schema: the schema.

@@ -112,7 +112,7 @@ def _given(layout: RowLayout, rows: pa.RecordBatch) -> dict[str, Any]:
         if (role := roles.get(name)) is not None:
             raise TypeError(f"column {name}: the schema has a field for it, {role.name!r}; set that field")
         if name not in fields and name not in roles and name != DELETED:
-            raise TypeError(f"column {name!r} is no field of schema {layout.number}; its fields are {fields}")
+            raise TypeError(f"column {name!r} is not a field of schema {layout.number}; its fields are {fields}")
     if len(set(names)) != len(names):
         raise TypeError(f"the columns of rows must have different names, got {names}")
     return dict(zip(names, rows.columns, strict=True))
@@ -168,7 +168,7 @@ def _relabelled(array: Any, target: Any) -> Any:
 
 
 def _complete(field: Field, array: Any, deleted: Any = None) -> Any:
-    """Return the values of a field with a role; refuse nulls in a required one, but for tombstones."""
+    """Return the values of a field with a role; refuse nulls of rows in a required one."""
     if field.required and array.null_count:
         missing = array.is_null() if deleted is None else pc.and_not(array.is_null(), deleted)
         if missing.true_count:

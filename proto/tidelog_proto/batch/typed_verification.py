@@ -1,12 +1,14 @@
 """Complete validation of a batch of a typed topic, before a node stores it.
 
 The checks are those of `verification.py`, with the arrays and buffers of the schema that the header names, and then the
-rules of values that Arrow does not have: no null in a required field of a record that is no tombstone, dates and times
-in the years 1 to 9999, keys in the form of their type. Arrow's full validation includes every offset of text and lists,
+rules of values that Arrow does not have: only tombstones have nulls in required fields, dates and times are in the
+years 1 to 9999, keys have the form of their type. Arrow's full validation includes every offset of text and lists,
 UTF-8, and the precision of decimals, at all levels.
 
 A topic is typed or not: a typed topic has batches without a schema only for the broker itself (control batches) and,
 among derived ones, without records.
+
+`verify_typed` refuses derived batches, which producers never send; `verify_typed_stored` accepts what nodes store.
 
 A batch of one record without lists, structs and headers is not read by pyarrow if everything in it can be checked by
 hand, at a third of the cost (`single_row.py`).
@@ -41,7 +43,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 _BY_HAND_BYTES_MAX: Final = 64 * 1024
-_FIELD_BY_FIELD_RECORDS: Final = 1024
+FIELD_BY_FIELD_RECORDS: Final = 1024
 """Records from which on a call for each field costs less than the UTF-8 of each text."""
 
 
@@ -104,7 +106,7 @@ def _verified(header: BatchHeader, view: Buffer, layouts: Layouts) -> BatchHeade
     lengths = checked_lengths(header, codec, message, description)
     suspects = check_arrays(layout.plan(header.flags), description, lengths, header.record_count)
     columns = read_columns(header, message, layout)
-    if header.record_count < _FIELD_BY_FIELD_RECORDS:
+    if header.record_count < FIELD_BY_FIELD_RECORDS:
         validate_columns(columns)
     else:
         _validate_fields(columns)
@@ -148,7 +150,7 @@ def _validate_fields(columns: pa.RecordBatch) -> None:
 
 
 def _check_required_tag(header: BatchHeader, layout: RowLayout, columns: pa.RecordBatch) -> None:
-    """Refuse records without the required tag, but for tombstones."""
+    """Refuse rows without the required tag; tombstones need none."""
     if layout.tag is None or not layout.tag.required:
         return
     value: Any = columns.column("value")

@@ -32,7 +32,7 @@ def garbled(array: Any, rng: np.random.Generator) -> Any:
     if pa.types.is_struct(kind):
         children = [garbled(array.field(at), rng) for at in range(kind.num_fields)]
         if array.null_count:
-            # What lies under a null struct is not a value.
+            # Children of a null struct have no values.
             other = [garbled(child.take(pa.array(rng.permutation(count))), rng) for child in children]
             here = array.is_valid()
             children = [pc.if_else(here, one, two) for one, two in zip(children, other, strict=True)]

@@ -1,4 +1,4 @@
-"""The plan of a typed message: what Arrow writes for rows of any schema, and nothing that is larger than a message."""
+"""The plan of a typed message has the arrays that Arrow writes for rows of any schema, and fits the limits."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def structs(count: int) -> Schema:
 
 @pytest.mark.parametrize("make", [lists, structs])
 def test_the_rules_of_schemas_bound_messages(make: Callable[[int], Schema]) -> None:
-    """The most lists or structs that a schema may have; one with more is no schema."""
+    """The most lists or structs that a schema may have; one with more is refused."""
     count = next(count for count in range(SCHEMA_LEAVES_MAX, 0, -1) if is_schema(make, count))
     assert 100 < count < SCHEMA_LEAVES_MAX
     schema = make(count)

@@ -131,7 +131,7 @@ def test_a_wrong_uncompressed_length_is_not_accepted() -> None:
     assert not by_hand(retyped(good, uncompressed_length=len(good)), LAYOUTS)
 
 
-def test_bytes_behind_the_last_buffer_are_not_accepted() -> None:
+def test_bytes_after_the_last_buffer_are_not_accepted() -> None:
     good = batch_of()
     body = good[HEADER_BYTES:]
     body_bytes = len(body) - 8 - int.from_bytes(body[4:8], "little")

@@ -106,7 +106,7 @@ def test_a_hash_depends_on_the_row_alone(schema: Schema, data: st.DataObject) ->
 
 
 def others(batch: Any) -> list[Any]:
-    """Return the hashed parts of records that are no fields."""
+    """Return the hashed parts of records besides the fields."""
     return list(zip(batch.keys(), batch.tags(), batch.headers(), strict=True))
 
 

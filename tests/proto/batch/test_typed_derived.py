@@ -165,7 +165,7 @@ def test_filters_need_the_schemas() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_thinned_batches_keep_their_schema_but_for_one_without_records(codec: Codec) -> None:
+def test_thinned_batches_keep_their_schema_while_they_have_records(codec: Codec) -> None:
     source = parsed(encoded(LAYOUTS[1], rows(LAYOUTS[1], 1, 2, 3), codec), LAYOUTS)
     thinned = parsed(without_dropped(source, np.array([True, False, True])), LAYOUTS)
     assert (thinned.header.schema_id, thinned.header.sequence_span, thinned.header.codec) == (1, 3, codec)

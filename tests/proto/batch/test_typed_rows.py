@@ -150,7 +150,7 @@ def test_nested_types_need_not_name_required_fields() -> None:
 @pytest.mark.parametrize(
     ("columns", "error", "text"),
     [
-        ({"what": pa.array([1])}, TypeError, "is no field of schema 1"),
+        ({"what": pa.array([1])}, TypeError, "is not a field of schema 1"),
         ({"_key": pa.array([b"k"])}, TypeError, "the schema has a field for it, 'carrier'"),
         ({"_timestamp": pa.array([1])}, TypeError, "the schema has a field for it, 'at'"),
         ({"_tag": pa.array(["t"])}, TypeError, "the schema has a field for it, 'kind'"),

@@ -1,4 +1,4 @@
-"""Validation of typed batches: what a node takes decodes to rows that fit the schema; anything else is refused."""
+"""Validation of typed batches: each batch decodes to rows that fit the schema, or is refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ ITEMS = schema_of(
 def ways_of_validation(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let Arrow validate small batches in both ways; the second is that of batches with at least so many records."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(typed_verification, "_FIELD_BY_FIELD_RECORDS", request.param)
+        patched.setattr(typed_verification, "FIELD_BY_FIELD_RECORDS", request.param)
         yield
 
 
@@ -308,7 +308,7 @@ def test_more_items_than_offsets_can_name() -> None:
 
 
 @pytest.mark.parametrize("missing", ["timestamp", "key"])
-def test_columns_of_required_roles_are_there(missing: str) -> None:
+def test_a_column_of_a_required_role_is_not_missing(missing: str) -> None:
     columns = stored_columns(LAYOUTS[1], flat_rows(2))
     kept = columns.select([name for name in columns.schema.names if name != missing])
     assert "lack the column" in refusal(with_columns(LAYOUTS[1], kept)).message
@@ -460,7 +460,7 @@ def test_keys_have_the_form_of_their_type(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_required_tag_is_there_but_for_tombstones(count: int) -> None:
+def test_only_tombstones_lack_a_required_tag(count: int) -> None:
     schema = schema_of(Field(0, "t", STRING, required=True, role=Role.TAG), Field(0, "n", INT64))
     layouts = layouts_of(schema)
     columns = stored_columns(layouts[1], pa.RecordBatch.from_pydict({"t": ["x"] * count, "n": [1] * count}))
