@@ -1,6 +1,6 @@
 """Validation of a typed batch of one record without pyarrow, for records that are sent alone.
 
-pyarrow needs some 50 µs to read and validate such a batch. Here the metadata must have the constant bytes of this
+pyarrow needs some 60 µs to read and validate such a batch. Here the metadata must have the constant bytes of this
 build, and each number between them must be one that the numbers before it allow. Then the offsets and the UTF-8 of
 texts are checked, the bits of nulls, and the ranges of dates. Everything that is not surely valid is left to
 `typed_verification.py`, which also reports errors.
