@@ -24,6 +24,10 @@ from tidelog_broker.storage.segment import hash_file, index, layout
 from tidelog_broker.storage.segment.hash_entries import BatchEntries
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_proto.batch.header import BatchHeader
+from tidelog_proto.schema import fields
+from tidelog_proto.schema.canonical_encoding import FIELD_HEADER, SCHEMA_HEADER
+from tidelog_proto.schema.data_types import NAME_OF_KIND, DataType, Kind, decimal128
+from tidelog_proto.schema.topic_schema import Schema
 
 PAGE = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
 ROW = re.compile(r"^\| (\d+) \| (\d+)? ?\| ([^|]+?) \|", re.MULTILINE)
@@ -95,7 +99,31 @@ def test_the_header_of_a_batch() -> None:
     for name in ("base_timestamp", "max_timestamp", "append_timestamp"):
         assert told.pop(name) == getattr(header, f"{name}_us")
     assert told == {name: getattr(header, name) for name in told}
-    assert len(told) == 12
+    assert len(told) == 13
+
+
+def test_a_schema() -> None:
+    item = fields.Field(5, fields.ITEM, decimal128(9, 3), required=True)
+    key = fields.Field(6, "k", DataType(Kind.STRING), role=fields.Role.KEY, doc="a doc")
+    listed = fields.Field(4, "values", DataType(Kind.LIST), children=(item,))
+    data = Schema(3, 7, (listed, key)).encoding
+    assert list(read("Schema header", data).values()) == [3, 7, 2]
+    assert length_of("Schema header") == table("Schema header")[-1].at == SCHEMA_HEADER.size
+    assert length_of("Schema field") == table("Schema field")[-1].at == FIELD_HEADER.size
+    expected = [(4, 14, 0, 0, 0, 0, 6, 0, 1), (5, 8, 0, 1, 9, 3, 4, 0, 0), (6, 9, 2, 0, 0, 0, 1, 5, 0)]
+    at = SCHEMA_HEADER.size
+    for values, text in zip(expected, (b"values", b"item", b"ka doc"), strict=True):
+        assert tuple(read("Schema field", data[at:]).values()) == values
+        at += FIELD_HEADER.size
+        assert data[at : at + len(text)] == text
+        at += len(text)
+    assert at == len(data)
+
+
+def test_types_of_a_schema() -> None:
+    listed = dict(re.findall(r"\| (\d+) \| `([^`]+)`", section("Schema field")))
+    assert {int(number) for number in listed} == set(Kind)
+    assert {kind: listed[str(int(kind))] for kind in Kind} == NAME_OF_KIND
 
 
 def test_a_segments_header_and_marks() -> None:

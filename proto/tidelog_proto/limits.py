@@ -124,6 +124,24 @@ DEDUPLICATED_BATCH_RECORDS_MAX: Final = 65_536
 """Maximum number of records of a batch for a deduplicating topic, so that hashing one batch does not block the event
 loop."""
 
+# Schemas -----------------------------------------------------------------------------------------------
+
+SCHEMA_BYTES_MAX: Final = 64 * KIB
+"""Maximum size of a schema in its canonical encoding."""
+SCHEMA_LEAVES_MAX: Final = 256
+"""Maximum number of fields of a schema that hold values themselves: neither lists nor structs."""
+SCHEMA_DEPTH_MAX: Final = 4
+"""Maximum number of fields from a field of the top level to one without children, both included."""
+SCHEMA_BUFFERS_MAX: Final = 1000
+"""Maximum number of Arrow buffers of a schema's column `value`."""
+SCHEMA_ARRAYS_AND_BUFFERS_MAX: Final = 1450
+"""Maximum number of Arrow arrays and buffers of a schema's column `value`: an Arrow message describes each of them."""
+SCHEMAS_PER_TOPIC_MAX: Final = 256
+FIELD_ID_MAX: Final = 2**31 - 1
+"""Ids of fields are also those of columns in Parquet files, which are signed."""
+FIELD_NAME_BYTES_MAX: Final = 255
+FIELD_DOC_BYTES_MAX: Final = 4 * KIB
+
 # Producers ---------------------------------------------------------------------------------------------
 
 SEQUENCE_WINDOW_BATCHES: Final = 8
@@ -159,3 +177,6 @@ assert HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0, "the body must be aligned afte
 assert PRODUCER_IN_FLIGHT_BATCHES_MAX <= SEQUENCE_WINDOW_BATCHES, "every batch in flight must be recognised on retry"
 assert FRAME_BYTES_MAX < 2**32, "frame lengths are u32"
 assert SEGMENT_BYTES_MIN >= 2 * HEADER_BYTES, "a segment must fit its own header and that of a batch"
+assert SCHEMA_BYTES_MAX < ENVELOPE_BYTES_MAX // 4, "a schema and the other fields must fit an envelope"
+assert FIELD_NAME_BYTES_MAX < 2**8, "lengths of names are u8 in the canonical encoding of a schema"
+assert FIELD_DOC_BYTES_MAX < 2**16, "lengths of descriptions are u16 in the canonical encoding of a schema"

@@ -43,11 +43,11 @@ _CONTEXT: Final[dict[Codec, pa.ipc.IpcWriteOptions]] = {
 _STRONGEST_ZSTD_LEVEL: Final = 19
 
 
-def encode_body(columns: pa.RecordBatch, codec: Codec) -> tuple[memoryview, int]:
-    """Return the body of canonical columns and its uncompressed length in bytes."""
+def encode_body(columns: pa.RecordBatch, codec: Codec, *, typed: bool = False) -> tuple[memoryview, int]:
+    """Return the body of canonical or typed columns and its uncompressed length in bytes."""
     if codec in _CONTEXT:
         body = _message_with_compressed_buffers(columns, _CONTEXT[codec])
-        description = parse_message(body)
+        description = parse_message(body, typed=typed)
         return body, uncompressed_bytes(description, buffer_lengths(body, description))
     message = columns.serialize(memory_pool=batch_pool())
     if codec is Codec.NONE:
@@ -58,14 +58,14 @@ def encode_body(columns: pa.RecordBatch, codec: Codec) -> tuple[memoryview, int]
     return _bytes_of(pa.Codec("snappy").compress(message)), message.size
 
 
-def strongest_body(columns: pa.RecordBatch) -> tuple[memoryview, int]:
+def strongest_body(columns: pa.RecordBatch, *, typed: bool = False) -> tuple[memoryview, int]:
     """Return the body compressed by zstd at level 19, and its uncompressed length in bytes.
 
     This takes about a hundred times as long as `encode_body`.
     """
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _STRONGEST_ZSTD_LEVEL), use_threads=False)
     body = _message_with_compressed_buffers(columns, options)
-    description = parse_message(body)
+    description = parse_message(body, typed=typed)
     return body, uncompressed_bytes(description, buffer_lengths(body, description))
 
 
@@ -92,7 +92,8 @@ def _message_with_compressed_buffers(columns: pa.RecordBatch, options: pa.ipc.Ip
         writer.write_batch(columns)
         end = sink.tell()
     stream = _bytes_of(sink.getvalue())
-    return stream[PREFIX_BYTES + metadata_bytes(stream) : end]
+    # The schema message comes first; its size is that of the names and types, which nothing here bounds.
+    return stream[PREFIX_BYTES + metadata_bytes(stream, len(stream)) : end]
 
 
 def _gunzip(body: Buffer, uncompressed_length: int) -> Buffer:

@@ -15,6 +15,11 @@ is strongly universal (Lemire and Kaser, "Strongly universal string hashing is f
 The sums are matrix products: a few numpy calls for thousands of records. A field longer than `LONG_BYTES` is first
 hashed by keyed BLAKE2b. A header is hashed like a record, and a list of headers is the row of their hashes.
 
+A typed record is hashed by its key and tag as any other record, and by all other fields, the time field among them,
+with the random numbers of their ids. So equal rows have equal hashes under all schemas of their topic: an integer, date
+or time is hashed as 64 bits, a float as a double, a decimal as its 128 bits, and a null adds nothing, as if the schema
+did not have the field. A list is the row of the hashes of its items, a struct that of its fields.
+
 Rejected: the hash of the key indexes (`key_hash.py`) with a seed, because two flipped bits give equal hashes under
 every seed; SipHash in numpy, which is three times slower; `hash()` and the like, which need an object per record.
 """
@@ -29,8 +34,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog_proto.batch.exact_rows import Mask
 from tidelog_proto.batch.key_hash import LONG_BYTES, Slices, slices_of
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.row_layout import RowLayout
+from tidelog_proto.schema.data_types import Kind
+from tidelog_proto.schema.fields import Field
 
 Contents = npt.NDArray[np.uint64]
 """Hashes of records: two numbers per record."""
@@ -56,7 +65,7 @@ class _Field(NamedTuple):
 
 
 class ContentHasher:
-    """Computes the keyed hashes of records' contents. Thread-safe: a hasher has no mutable state.
+    """Computes the keyed hashes of records' contents. Thread-safe: the only mutable state is a cache.
 
     Args:
         key: `CONTENT_KEY_BYTES` secret random bytes.
@@ -65,6 +74,7 @@ class ContentHasher:
     def __init__(self, key: bytes) -> None:
         assert len(key) == CONTENT_KEY_BYTES
         self._start = _numbers(key, "start", 1)[0]
+        self._key = key
         self._fields = {name: _field(key, name) for name in ("key", "value", "headers", "tag", "name", "content")}
 
     def hashes(self, batch: RecordBatch) -> Contents:
@@ -73,15 +83,17 @@ class ContentHasher:
         Raises:
             ProtocolError: CORRUPT_BATCH if the body does not decode.
         """
-        return self.hashes_of(batch.columns())
+        return self.hashes_of(batch.columns(), batch.layout)
 
-    def hashes_of(self, columns: pa.RecordBatch) -> Contents:
-        """Return the hash of each record of canonical columns."""
+    def hashes_of(self, columns: pa.RecordBatch, layout: RowLayout | None = None) -> Contents:
+        """Return the hash of each record of canonical columns, or of those of the schema of `layout`."""
         names, count = columns.schema.names, columns.num_rows
         sums = self._begin(count)
-        for name in ("key", "value", "tag"):
+        for name in ("key", "value", "tag") if layout is None else ("key", "tag"):
             if name in names and count:
                 self._add(sums, name, columns.column(name))
+        if layout is not None and count:
+            self._add_row(sums, layout, columns)
         if "headers" in names and count:
             self._add_headers(sums, columns.column("headers"))
         return _ends(sums)
@@ -98,6 +110,66 @@ class ContentHasher:
             slices = slices._replace(lengths=np.where(valid, slices.lengths, 0))
             marks = np.where(valid, marks, 0)
         _add_slices(sums, self._fields[name], slices, marks)
+
+    def _add_row(self, sums: npt.NDArray[np.uint64], layout: RowLayout, columns: pa.RecordBatch) -> None:
+        """Add the time field and the fields of `value`; a tombstone adds nothing but the time."""
+        if layout.time is not None:
+            self._add_field(sums, layout.time, columns.column("timestamp"), None)
+        value: Any = columns.column("value")
+        live = value.is_valid().to_numpy(zero_copy_only=False) if value.null_count else None
+        _add_marks(sums, self._fields["value"], live)
+        for at, field in enumerate(layout.schema.value_fields):
+            self._add_field(sums, field, value.field(at), live)
+
+    def _add_field(self, sums: npt.NDArray[np.uint64], field: Field, array: Any, live: Mask | None) -> None:
+        """Add the values of a field, where `live` is True; None for everywhere."""
+        numbers = self._numbers_of(field)
+        if array.null_count:
+            valid = array.is_valid().to_numpy(zero_copy_only=False)
+            live = valid if live is None else valid & live
+        if field.type.kind is Kind.STRUCT:
+            _add_marks(sums, numbers, live)
+            for at, child in enumerate(field.children):
+                self._add_field(sums, child, array.field(at), live)
+        elif field.type.kind is Kind.LIST:
+            self._add_list(sums, field, array, live)
+        elif field.type.kind in {Kind.STRING, Kind.BINARY}:
+            slices = slices_of(array)
+            marks = slices.lengths + 1
+            if live is not None:
+                slices = slices._replace(lengths=np.where(live, slices.lengths, 0))
+                marks = np.where(live, marks, 0)
+            _add_slices(sums, numbers, slices, marks)
+        else:
+            words = _words(array)
+            if live is not None:
+                words[~live] = 0
+            _add_marks(sums, numbers, live)
+            sums += words.astype(np.uint64) @ numbers.words[: words.shape[1]]
+
+    def _add_list(self, sums: npt.NDArray[np.uint64], field: Field, lists: Any, live: Mask | None) -> None:
+        """Add a field of lists: to each record the concatenated hashes of the items."""
+        lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        if live is not None:
+            lengths = np.where(live, lengths, 0)
+            lists = lists.filter(pa.array(live))
+        items = lists.flatten()
+        each = self._begin(len(items))
+        if len(items):
+            self._add_field(each, field.children[0], items, None)
+        digests = np.frombuffer(_ends(each).tobytes(), np.uint8)
+        lengths *= _DIGEST_BYTES
+        slices = Slices(digests, np.cumsum(lengths) - lengths, lengths)
+        marks = lengths + 1 if live is None else np.where(live, lengths + 1, 0)
+        _add_slices(sums, self._numbers_of(field), slices, marks)
+
+    def _numbers_of(self, field: Field) -> _Field:
+        """Return the random numbers of a field of a schema, by its id."""
+        name = f"field {field.id}"
+        numbers = self._fields.get(name)
+        if numbers is None:
+            numbers = self._fields[name] = _field(self._key, name)
+        return numbers
 
     def _add_headers(self, sums: npt.NDArray[np.uint64], lists: Any) -> None:
         """Add a column of header lists: to each record the concatenated hashes of its headers."""
@@ -173,6 +245,29 @@ def _add_words(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices) -> N
             block[:, whole:] &= _MASKS.take(left)
         numbers = block.view("<u4").astype(np.uint64)
         sums[rows] += numbers @ field.words[: 2 * count]
+
+
+def _add_marks(sums: npt.NDArray[np.uint64], field: _Field, live: Mask | None) -> None:
+    """Mark a field of a fixed size as not null, where `live` is True; None for everywhere."""
+    sums += field.length if live is None else live.astype(np.uint64)[:, None] * field.length
+
+
+def _words(array: Any) -> npt.NDArray[np.uint32]:
+    """Return the 32-bit words of each value of a fixed size, in the form that does not depend on its width."""
+    count, kind = len(array), array.type
+    if pa.types.is_decimal(kind):
+        size_bytes = kind.bit_width // 8
+        raw = np.frombuffer(array.buffers()[1], np.uint8, count * size_bytes, array.offset * size_bytes)
+        return raw.view("<u4").reshape(count, size_bytes // 4).copy()
+    if array.null_count:
+        array = pc.fill_null(array, pa.scalar(0, kind) if not pa.types.is_boolean(kind) else pa.scalar(False))
+    if pa.types.is_date32(kind):
+        array = array.view(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        array = array.view(pa.int64())
+    wide = np.float64 if pa.types.is_floating(kind) else np.int64
+    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False).astype(wide)
+    return np.ascontiguousarray(values).view("<u4").reshape(count, 2).copy()
 
 
 def _ends(sums: npt.NDArray[np.uint64]) -> Contents:

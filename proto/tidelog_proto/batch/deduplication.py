@@ -41,6 +41,7 @@ def without_dropped(batch: RecordBatch, keep: npt.NDArray[np.bool_]) -> bytearra
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         control=not some_left,
+        layout=batch.layout if some_left else None,
     )
-    spanned = unpack_header(encoded.header)._replace(sequence_span=header.record_count)
+    spanned = unpack_header(encoded.header, typed=True)._replace(sequence_span=header.record_count)
     return bytearray(b"".join((spanned.pack(), encoded.body)))

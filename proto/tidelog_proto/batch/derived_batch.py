@@ -13,7 +13,8 @@ survivors:
 
 - Survivors share a batch as long as they are at most `DERIVED_RECORDS_MAX` and weigh at most `DERIVED_WEIGHT_BYTES_MAX`
   (the weight of a record is the size that its columns would have if none were missing; a heavier one is alone), are all
-  control records or none, have the same rounded append timestamp, and lie within `SPAN_MAX` offsets.
+  control records or none, have the same rounded append timestamp and the same schema (none, for canonical columns), and
+  lie within `SPAN_MAX` offsets.
 - The first batch begins at the start of the range or, if the first survivor is further away than a span, after as many
   whole spans without records as fit between them; every other batch begins at its first record. A batch extends to the
   next one, the last to the end of the range, but at most over one span; offsets that are still uncovered are covered by
@@ -30,6 +31,7 @@ round the source of a survivor is no longer known.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +43,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.canonical_columns import exact_bytes, exact_deltas, exact_headers, exact_timestamps
 from tidelog_proto.batch.columns import stored_schema_of
 from tidelog_proto.batch.compression import encode_body, strongest_body
+from tidelog_proto.batch.exact_rows import exact_values
 from tidelog_proto.batch.header import (
     NO_TIMESTAMP_US,
     BatchHeader,
@@ -52,6 +55,7 @@ from tidelog_proto.batch.header import (
 )
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.retained_records import Keep, Survivors, joined, survivor_of, survivors_of
+from tidelog_proto.batch.row_layout import Layouts, RowLayout
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BYTES, KIB, MIB
 
@@ -129,7 +133,7 @@ class Deriver:
     def _room(self, rows: Survivors, at: int) -> int:
         """Return how many of the rows from `at` on fit the open group; 0 if the group must be closed first."""
         group = self._group
-        if group.rows and (rows.control, rows.append_us) != (group.control, group.append_us):
+        if group.rows and (rows.control, rows.append_us, rows.layout) != group.shared:
             return 0
         reach = int(np.searchsorted(rows.offsets, self._base + SPAN_MAX)) - at
         if reach <= 0:
@@ -176,7 +180,9 @@ class Deriver:
         return batch
 
 
-def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = None) -> Buffer | None:
+def filter_batch(
+    view: Buffer, *, key: bytes | None = None, tag: str | None = None, layouts: Layouts | None = None
+) -> Buffer | None:
     """Return the matching records of a stored batch: `view` itself if all match, None if none match.
 
     Otherwise the result is a derived batch that covers the same offsets, with the batch's epoch and append timestamp.
@@ -186,11 +192,12 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
         view: header and body.
         key: match records with this key; None matches all.
         tag: match records with this tag; None matches all. With a key, both must match.
+        layouts: those of the topic's schemas, by number; None refuses typed batches.
 
     Raises:
         ProtocolError: as `RecordBatch.parse`; BATCH_TOO_LARGE as `Deriver.finish`.
     """
-    batch = RecordBatch.parse(view)
+    batch = RecordBatch.parse(view, layouts)
     keep = matching_rows(batch, key=key, tag=tag)
     if keep is None or keep.all():
         return None if keep is None else view
@@ -260,8 +267,10 @@ class _Group:
         self.weight = 0
 
     @property
-    def control(self) -> bool:
-        return self.rows[0].control
+    def shared(self) -> tuple[bool, int, RowLayout | None]:
+        """The control flag, append timestamp and layout of all survivors."""
+        first = self.rows[0]
+        return first.control, first.append_us, first.layout
 
     @property
     def append_us(self) -> int:
@@ -287,7 +296,9 @@ def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> 
     if key.null_count < len(key):
         flags |= Flags.KEY
         arrays.append(exact_bytes(key))
-    arrays.append(exact_bytes(joined(rows, "value")))
+    layout = rows[0].layout
+    values = joined(rows, "value")
+    arrays.append(exact_bytes(values) if layout is None else exact_values(values))
     if any("headers" in one.columns for one in rows):
         headers = joined(rows, "headers")
         if len(headers.flatten()):
@@ -298,8 +309,9 @@ def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> 
         if tag.null_count < len(tag):
             flags |= Flags.TAG
             arrays.append(exact_bytes(tag))
-    columns = pa.RecordBatch.from_arrays(arrays, schema=stored_schema_of(flags))
-    codec, body, uncompressed_length = _body_of(columns)
+    schema = stored_schema_of(flags) if layout is None else layout.stored_schema(flags)
+    columns = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    codec, body, uncompressed_length = _body_of(columns, typed=layout is not None)
     header = BatchHeader(
         flags=flags_with_codec(flags, codec),
         body_length=len(body),
@@ -309,22 +321,24 @@ def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> 
         last_offset_delta=last_offset_delta,
         base_timestamp_us=int(stamps_us.min()),
         max_timestamp_us=int(stamps_us.max()),
+        schema_id=0 if layout is None else layout.number,
+        schema_digest=0 if layout is None else layout.digest,
     )
     return bytearray().join((header.pack(), body))
 
 
-def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
+def _body_of(columns: pa.RecordBatch, *, typed: bool) -> tuple[Codec, memoryview, int]:
     """Return codec, body and uncompressed length, which depend only on the columns."""
     codec = Codec.NONE
-    body, uncompressed_length = encode_body(columns, codec)
+    body, uncompressed_length = encode_body(columns, codec, typed=typed)
     if len(body) >= _COMPRESSED_FROM_BYTES:
-        smaller, length = encode_body(columns, Codec.LZ4)
+        smaller, length = encode_body(columns, Codec.LZ4, typed=typed)
         if len(smaller) <= len(body) * _WORTH_COMPRESSING:
             codec, body, uncompressed_length = Codec.LZ4, smaller, length
-    for make in (lambda each: encode_body(each, Codec.ZSTD), strongest_body):
+    for make in (partial(encode_body, codec=Codec.ZSTD), strongest_body):
         if HEADER_BYTES + len(body) > _DERIVED_BYTES_MAX:
             codec = Codec.ZSTD
-            body, uncompressed_length = make(columns)
+            body, uncompressed_length = make(columns, typed=typed)
     if HEADER_BYTES + len(body) > _DERIVED_BYTES_MAX:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,

@@ -3,7 +3,7 @@
 | at | size | field | written by |
 | --- | --- | --- | --- |
 | 0 | 4 | magic `TLRB` | producer |
-| 4 | 1 | version | producer |
+| 4 | 1 | version: 1, or 2 for a typed batch | producer |
 | 5 | 1 | body kind | producer |
 | 6 | 2 | reserved, zero | |
 | 8 | 4 | flags: columns, codec, transactional, control, derived | producer |
@@ -11,7 +11,7 @@
 | 16 | 4 | uncompressed body length (bytes) | producer |
 | 20 | 4 | record count | producer |
 | 24 | 4 | body CRC32C | producer |
-| 28 | 4 | schema id (0: the canonical columns) | producer |
+| 28 | 4 | schema id: 0 for the canonical columns; in a typed batch the number of its schema | producer |
 | 32 | 8 | producer id (0: not idempotent) | producer |
 | 40 | 8 | base sequence | producer |
 | 48 | 4 | producer epoch | producer |
@@ -23,9 +23,14 @@
 | 88 | 8 | epoch | owner |
 | 96 | 8 | owner incarnation | owner |
 | 104 | 4 | sequence span: 0 means the record count; larger if the owner dropped duplicates | owner |
-| 108 | 12 | reserved, zero | |
+| 108 | 4 | schema digest; 0 in version 1 | producer |
+| 112 | 8 | reserved, zero | |
 | 120 | 4 | running digest | owner |
 | 124 | 4 | header CRC32C, over bytes 0..123 | both |
+
+A batch of version 2 is *typed*: its value column is a struct of the fields of a schema (`row_layout.py`). Code without
+the schemas must not take such a value for bytes, so `unpack_header` refuses version 2 unless its caller passes `typed`.
+Builds before version 2 refuse it as UNSUPPORTED_BATCH.
 
 The running digest of a batch is the CRC32C of its bytes 0..119, continued from the digest of the previous batch in the
 epoch (0 for the first). The digest covers the body through the body CRC, so two replicas with equal digests at an
@@ -53,11 +58,14 @@ from tidelog_proto.limits import (
 
 MAGIC: Final = int.from_bytes(b"TLRB", "little")
 VERSION: Final = 1
+TYPED_VERSION: Final = 2
+"""Version of a typed batch: one whose header has a schema id and the digest of the schema."""
 
 Buffer = bytes | bytearray | memoryview
 """Type of encoded bytes; a memoryview must be contiguous and of bytes (format "B")."""
 
 _LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12xII")
+_TYPED_LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQII8xII")
 _LAYOUT_AND_RESERVED: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12sII")
 _MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
 _OWNER_FIELDS: Final = struct.Struct("<QqQQ")
@@ -68,8 +76,12 @@ _DIGEST_AT: Final = 120
 _CRC_AT: Final = 124
 _RESERVED_AT: Final = 108
 _RESERVED: Final = bytes(12)
+_SCHEMA_DIGEST_AT: Final = 108
+_TYPED_RESERVED_AT: Final = 112
+_TYPED_RESERVED: Final = bytes(8)
 
-assert _LAYOUT.size == HEADER_BYTES
+assert _LAYOUT.size == _TYPED_LAYOUT.size == HEADER_BYTES
+assert _TYPED_RESERVED_AT + len(_TYPED_RESERVED) == _DIGEST_AT
 assert _RESERVED_AT + len(_RESERVED) == _DIGEST_AT
 
 
@@ -125,6 +137,9 @@ _BODY_LENGTH_AT: Final = 5
 """Index in the fields of `_LAYOUT`."""
 _COMMON_BEGIN: Final = (MAGIC, VERSION, int(BodyKind.ARROW), 0)
 _CODECS: Final = tuple(Codec)
+_ARROW: Final = BodyKind.ARROW
+_END_OF_CANONICAL: Final = (_ARROW, 0)
+"""Body kind and schema digest of a batch without a schema."""
 
 
 class BatchHeader(NamedTuple):
@@ -153,6 +168,13 @@ class BatchHeader(NamedTuple):
     sequence_span: int = 0
     digest: int = 0
     body_kind: BodyKind = BodyKind.ARROW
+    schema_digest: int = 0
+    """Digest of the schema; 0 if the schema id is 0."""
+
+    @property
+    def typed(self) -> bool:
+        """Whether the value column is a struct of the fields of a schema."""
+        return self.schema_id != 0
 
     @property
     def codec(self) -> Codec:
@@ -178,15 +200,15 @@ class BatchHeader(NamedTuple):
         self, base_offset: int, append_timestamp_us: int, epoch: int, owner_incarnation: int, digest: int
     ) -> BatchHeader:
         """Return the header with the owner's fields; three times faster than `_replace`."""
-        owned = (base_offset, append_timestamp_us, epoch, owner_incarnation, self[_SPAN_INDEX], digest, self.body_kind)
-        return _made(BatchHeader, (*self[:_OWNER_INDEX], *owned))
+        owned = (base_offset, append_timestamp_us, epoch, owner_incarnation, self[_SPAN_INDEX], digest)
+        return _made(BatchHeader, (*self[:_OWNER_INDEX], *owned, self.body_kind, self.schema_digest))
 
     def pack(self) -> bytes:
         """Return the 128 bytes, including the header CRC."""
         raw = bytearray(
             _LAYOUT.pack(
                 MAGIC,
-                VERSION,
+                TYPED_VERSION if self.schema_id else VERSION,
                 self.body_kind,
                 0,
                 self.flags,
@@ -210,6 +232,8 @@ class BatchHeader(NamedTuple):
                 0,
             )
         )
+        if self.schema_id:
+            _U32.pack_into(raw, _SCHEMA_DIGEST_AT, self.schema_digest)
         _U32.pack_into(raw, _CRC_AT, crc32c(memoryview(raw)[:_CRC_AT]))
         return bytes(raw)
 
@@ -262,13 +286,16 @@ def claims_plain(buffer: Buffer) -> bool:
     return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
 
 
-def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> BatchHeader:
+def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False, typed: bool = False) -> BatchHeader:
     """Parse the header at `at`, checking everything that does not need the body.
+
+    Typed batches are refused unless the caller handles them.
 
     Args:
         buffer: contains the header.
         at: position of the header.
         is_sent: whether a node sent the batch to a reader, so that columns may be missing.
+        typed: whether the caller handles typed batches, too.
 
     Raises:
         ProtocolError: CORRUPT_BATCH (size, magic, CRC, reserved bytes, counts, timestamps), UNSUPPORTED_BATCH (version,
@@ -287,25 +314,67 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
             "was damaged in transit or on disk"
         )
     if version != VERSION:
-        raise ProtocolError(
-            pb.UNSUPPORTED_BATCH,
-            f"the batch has version {version}; this build reads only version {VERSION}: if a newer release made the "
-            "batch, upgrade",
-        )
-    if body_kind != BodyKind.ARROW:
-        raise ProtocolError(
-            pb.UNSUPPORTED_BATCH,
-            f"the batch has body kind {body_kind}; this build reads only kind {int(BodyKind.ARROW)} (Arrow): if a "
-            "newer release made the batch, upgrade",
-        )
+        return _typed_header(view, is_sent=is_sent, allowed=typed)
+    if body_kind != _ARROW:
+        raise _unsupported_kind(body_kind)
     if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
         raise _corrupt(
             f"the reserved bytes of the batch header must be zero, got {reserved:#06x} and "
             f"{view[_RESERVED_AT:_DIGEST_AT].hex()}"
         )
-    header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
+    header = _made(BatchHeader, fields[4:22] + _END_OF_CANONICAL)
+    if header.schema_id:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"the schema id of a batch of version {VERSION} must be 0 (canonical columns), got {header.schema_id}",
+        )
     _check(header, _SENT_FLAGS if is_sent else _STORED_FLAGS)
     return header
+
+
+def _typed_header(view: memoryview, *, is_sent: bool, allowed: bool) -> BatchHeader:
+    """Parse a header of version 2, of which magic and CRC are checked; refuse other versions; see `unpack_header`."""
+    fields = _TYPED_LAYOUT.unpack(view)
+    version, body_kind, reserved = fields[1:4]
+    schema_id, schema_digest = fields[9], fields[21]
+    if version != TYPED_VERSION:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"the batch has version {version}; this build reads only the versions {VERSION} and {TYPED_VERSION}: if a "
+            "newer release made the batch, upgrade",
+        )
+    if body_kind != _ARROW:
+        raise _unsupported_kind(body_kind)
+    if not allowed:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"the batch is typed (version {TYPED_VERSION}, schema {schema_id}), which is not supported here: read its "
+            "topic with a build and a call that support typed topics",
+        )
+    if reserved or view[_TYPED_RESERVED_AT:_DIGEST_AT] != _TYPED_RESERVED:
+        raise _corrupt(
+            f"the reserved bytes of the header of a typed batch must be zero, got {reserved:#06x} and "
+            f"{view[_TYPED_RESERVED_AT:_DIGEST_AT].hex()}"
+        )
+    if not schema_id:
+        raise _corrupt(f"the schema id of a batch of version {TYPED_VERSION} must be 1 or more, got 0")
+    header: BatchHeader = _made(BatchHeader, (*fields[4:21], fields[22], BodyKind.ARROW, schema_digest))
+    if header.flags & Flags.CONTROL:
+        raise _corrupt(
+            f"the control batch has schema {schema_id}; control batches have the canonical columns and schema id 0"
+        )
+    _check(header, _SENT_FLAGS if is_sent else _STORED_FLAGS)
+    if not header.record_count:
+        raise _corrupt(f"the batch without records has schema {schema_id}; such a batch has schema id 0")
+    return header
+
+
+def _unsupported_kind(body_kind: int) -> ProtocolError:
+    return ProtocolError(
+        pb.UNSUPPORTED_BATCH,
+        f"the batch has body kind {body_kind}; this build reads only kind {int(_ARROW)} (Arrow): if a newer release "
+        "made the batch, upgrade",
+    )
 
 
 def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
@@ -325,7 +394,7 @@ def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
         or size_bytes > BATCH_BYTES_MAX
     ):
         return None
-    header: BatchHeader = _made(BatchHeader, (*fields[4:21], fields[22], BodyKind.ARROW))
+    header: BatchHeader = _made(BatchHeader, fields[4:21] + (fields[22], _ARROW, 0))  # noqa: RUF005 - faster
     flags, count = header.flags, header.record_count
     view = memoryview(buffer)
     if (
@@ -371,10 +440,6 @@ def _check(header: BatchHeader, known_flags: int) -> None:
             pb.UNSUPPORTED_BATCH,
             f"the batch has flags {header.flags:#x}; this build allows here only the bits {known_flags:#x} and the "
             f"codecs 0 to {len(_CODECS) - 1}: if a newer release made the batch, upgrade",
-        )
-    if header.schema_id:
-        raise ProtocolError(
-            pb.UNSUPPORTED_BATCH, f"the schema id of a batch must be 0 (canonical columns), got {header.schema_id}"
         )
     extra = extra_bytes(header.flags)
     if header.length > BATCH_BYTES_MAX + extra:

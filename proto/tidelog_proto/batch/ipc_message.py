@@ -18,15 +18,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import Buffer
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import KIB
 
 PREFIX_BYTES: Final = 8
 METADATA_BYTES_MAX: Final = 4096
 """Maximum length of the metadata; a message with all five columns needs less than 700 bytes."""
+TYPED_METADATA_BYTES_MAX: Final = 24 * KIB
+"""Maximum length of the metadata of a typed batch: 256 columns of text need 17 KiB."""
 BUFFER_ALIGNMENT_BYTES: Final = 8
 LZ4_FRAME: Final = 0
 ZSTD: Final = 1
@@ -35,6 +39,8 @@ _CONTINUATION: Final = 0xFFFFFFFF
 _VERSION_V5: Final = 4
 _HEADER_TYPE_RECORD_BATCH: Final = 3
 _VECTOR_ITEMS_MAX: Final = 64
+TYPED_VECTOR_ITEMS_MAX: Final = 1024
+"""Maximum number of arrays and of buffers of a typed batch."""
 _PAIR_BYTES: Final = 16
 _STORED_AS_IS: Final = -1
 
@@ -73,8 +79,8 @@ class Message(NamedTuple):
     body_length: int
 
 
-def metadata_bytes(message: Buffer) -> int:
-    """Return the metadata length in a message's prefix.
+def metadata_bytes(message: Buffer, bytes_max: int = METADATA_BYTES_MAX) -> int:
+    """Return the metadata length in a message's prefix, at most `bytes_max`.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if the prefix is invalid or the length out of range.
@@ -86,30 +92,37 @@ def metadata_bytes(message: Buffer) -> int:
         raise _corrupt(
             f"the body is not an Arrow message: it begins with {continuation:#010x}, expected {_CONTINUATION:#010x}"
         )
-    if not 0 < length <= METADATA_BYTES_MAX or length % BUFFER_ALIGNMENT_BYTES or PREFIX_BYTES + length > len(message):
+    if not 0 < length <= bytes_max or length % BUFFER_ALIGNMENT_BYTES or PREFIX_BYTES + length > len(message):
         raise _corrupt(
             f"the Arrow message of {len(message)} bytes declares {length} bytes of metadata; it must be a multiple of "
-            f"{BUFFER_ALIGNMENT_BYTES}, from {BUFFER_ALIGNMENT_BYTES} to {METADATA_BYTES_MAX}, and fit into the "
+            f"{BUFFER_ALIGNMENT_BYTES}, from {BUFFER_ALIGNMENT_BYTES} to {bytes_max}, and fit into the "
             f"message after the prefix of {PREFIX_BYTES}"
         )
     return int(length)
 
 
-def parse_message(message: Buffer) -> Message:
+def parse_message(message: Buffer, *, typed: bool = False) -> Message:
     """Parse a message's metadata; check that it is a RecordBatch without trailing bytes, and every reference in it.
+
+    Args:
+        message: the whole message.
+        typed: whether the limits of typed batches apply.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
     """
-    return describe(bytes(message[PREFIX_BYTES : PREFIX_BYTES + metadata_bytes(message)]), len(message))
+    length = metadata_bytes(message, TYPED_METADATA_BYTES_MAX if typed else METADATA_BYTES_MAX)
+    items_max = TYPED_VECTOR_ITEMS_MAX if typed else _VECTOR_ITEMS_MAX
+    return describe(bytes(message[PREFIX_BYTES : PREFIX_BYTES + length]), len(message), items_max)
 
 
-def describe(metadata: bytes, message_bytes: int) -> Message:
+def describe(metadata: bytes, message_bytes: int, items_max: int = _VECTOR_ITEMS_MAX) -> Message:
     """Parse a message's metadata.
 
     Args:
         metadata: the metadata, without the prefix.
         message_bytes: length of the whole message.
+        items_max: maximum number of arrays and of buffers.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -138,8 +151,8 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
             raise _corrupt("the Arrow message has variadic buffers, which a batch must not have")
         return Message(
             _I64.unpack_from(metadata, batch_at + count)[0] if count else 0,
-            _pairs(metadata, batch_at + nodes) if nodes else (),
-            _pairs(metadata, batch_at + buffers) if buffers else (),
+            _pairs(metadata, batch_at + nodes, items_max) if nodes else (),
+            _pairs(metadata, batch_at + buffers, items_max) if buffers else (),
             _compression(metadata, _reference(metadata, batch_at + compression)) if compression else None,
             body_at,
             body_length,
@@ -244,14 +257,20 @@ def _record_batch(data: bytes, message_at: int, header: int) -> int:
     return _reference(data, message_at + header)
 
 
-def _pairs(data: bytes, at: int) -> tuple[tuple[int, int], ...]:
+def _pairs(data: bytes, at: int, items_max: int) -> tuple[tuple[int, int], ...]:
     """Return a vector of structs of two i64, given the position of its reference."""
     vector_at = _reference(data, at)
     count = _U32.unpack_from(data, vector_at)[0]
-    if count > _VECTOR_ITEMS_MAX:
-        raise _corrupt(f"the Arrow metadata lists {count} items in one vector; the limit is {_VECTOR_ITEMS_MAX}")
-    flat = _PAIRS[count].unpack_from(data, vector_at + _U32.size)
+    if count > items_max:
+        raise _corrupt(f"the Arrow metadata lists {count} items in one vector; the limit is {items_max}")
+    layout = _PAIRS[count] if count <= _VECTOR_ITEMS_MAX else _many_pairs(count)
+    flat = layout.unpack_from(data, vector_at + _U32.size)
     return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+@lru_cache(maxsize=64)
+def _many_pairs(count: int) -> struct.Struct:
+    return struct.Struct(f"<{2 * count}q")
 
 
 def _compression(data: bytes, at: int) -> int:

@@ -81,7 +81,7 @@ def plain_columns(header: BatchHeader, body: Buffer) -> PlainColumns | None:
         header: of a batch with matching CRCs.
     """
     flags = header.flags
-    if flags & ~PLAIN_FLAGS or not flags:
+    if flags & ~PLAIN_FLAGS or not flags or header.schema_id:
         return None
     count = header.record_count
     places = _places(flags, count, bytes(body[: _shape(flags).layout.size]), len(body))

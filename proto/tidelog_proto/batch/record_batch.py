@@ -21,6 +21,7 @@ from crc32c import crc32c
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import canonical, columns_of, flags_of, stored_schema_of, with_tight_headers
 from tidelog_proto.batch.compression import decompressed_message, encode_body
+from tidelog_proto.batch.exact_rows import tight_rows
 from tidelog_proto.batch.header import (
     BatchHeader,
     Buffer,
@@ -34,6 +35,7 @@ from tidelog_proto.batch.header import (
 )
 from tidelog_proto.batch.plain_columns import PlainColumns, plain_columns
 from tidelog_proto.batch.record import Record
+from tidelog_proto.batch.row_layout import Layouts, RowLayout
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES
 
@@ -83,8 +85,9 @@ def encode_batch(
     producer_epoch: int = 0,
     base_sequence: int = 0,
     control: bool = False,
+    layout: RowLayout | None = None,
 ) -> EncodedBatch:
-    """Encode canonical columns (see `columns_of`, `canonical`) as one record batch.
+    """Encode canonical columns (see `columns_of`, `canonical`) as one record batch, or those of a schema.
 
     Args:
         columns: 1 to `BATCH_RECORDS_MAX` rows.
@@ -92,13 +95,14 @@ def encode_batch(
         producer_id: 0 for a producer that is not idempotent.
         base_sequence: sequence number of the first record.
         control: whether the batch is for the broker; readers skip such batches.
+        layout: of the schema of typed columns (see `typed_rows.py`); None for canonical ones.
 
     Raises:
-        TypeError: the columns are not canonical.
+        TypeError: the columns are not canonical, or not those of the schema.
         ValueError: `columns` has no rows.
         ProtocolError: BATCH_TOO_LARGE; send smaller batches.
     """
-    flags = flags_of(columns.schema)
+    flags = flags_of(columns.schema) if layout is None else layout.flags_of(columns.schema)
     count = columns.num_rows
     if count == 0:
         raise ValueError("a record batch must have at least one record")
@@ -108,7 +112,11 @@ def encode_batch(
     base_timestamp_us, max_timestamp_us = (
         timestamp_range(columns.column(0)) if flags & Flags.TIMESTAMP else (now_us, now_us)
     )
-    body, uncompressed_length = encode_body(with_tight_headers(columns) if flags & Flags.HEADERS else columns, codec)
+    if layout is not None and layout.has_lists:
+        columns = tight_rows(columns)
+    if flags & Flags.HEADERS:
+        columns = with_tight_headers(columns)
+    body, uncompressed_length = encode_body(columns, codec, typed=layout is not None)
     if len(body) > BATCH_BYTES_MAX - HEADER_BYTES or uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX:
         raise _too_large(f"{count} records have a body of {len(body)} bytes, {uncompressed_length} uncompressed")
     header = BatchHeader(
@@ -123,6 +131,8 @@ def encode_batch(
         last_offset_delta=count - 1,
         base_timestamp_us=base_timestamp_us,
         max_timestamp_us=max_timestamp_us,
+        schema_id=0 if layout is None else layout.number,
+        schema_digest=0 if layout is None else layout.digest,
     )
     return EncodedBatch(header.pack(), body, count)
 
@@ -149,10 +159,19 @@ class RecordBatch:
     Columns of an uncompressed body are decoded without a copy and keep the buffer alive.
     """
 
-    __slots__ = ("_body", "_columns", "_deltas", "_first", "_start", "header")
+    __slots__ = ("_body", "_columns", "_deltas", "_first", "_start", "header", "layout")
 
-    def __init__(self, header: BatchHeader, body: Buffer, *, first: int = 0, start: int | None = None) -> None:
+    def __init__(
+        self,
+        header: BatchHeader,
+        body: Buffer,
+        *,
+        first: int = 0,
+        start: int | None = None,
+        layout: RowLayout | None = None,
+    ) -> None:
         self.header = header
+        self.layout = layout
         self._body = body
         self._first = first
         self._start = header.base_offset if start is None else start
@@ -160,14 +179,19 @@ class RecordBatch:
         self._deltas: Any = None
 
     @classmethod
-    def parse(cls, buffer: Buffer) -> RecordBatch:
+    def parse(cls, buffer: Buffer, layouts: Layouts | None = None) -> RecordBatch:
         """Parse exactly one batch's bytes, checking the header and the body's CRC.
+
+        Args:
+            buffer: the bytes.
+            layouts: those of the topic's schemas, by number; None refuses typed batches.
 
         Raises:
             ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for a
-                batch with records but without a value column, unless it is a projection.
+                batch with records but without a value column, unless it is a projection, and for one of a schema that
+                is not in `layouts`.
         """
-        header = unpack_header(buffer, is_sent=True)
+        header = unpack_header(buffer, is_sent=True, typed=layouts is not None)
         body = crc_checked_body(header, buffer)
         if header.record_count and not header.flags & (Flags.VALUE | Flags.PROJECTED):
             raise ProtocolError(
@@ -175,6 +199,8 @@ class RecordBatch:
                 f"the batch has flags {header.flags:#x}, which lack the value column {Flags.VALUE:#x}; every batch "
                 "with records must have it",
             )
+        if header.schema_id:
+            return cls(header, body, layout=layout_for(header, layouts))
         return cls(header, body)
 
     @property
@@ -206,7 +232,7 @@ class RecordBatch:
         if start == self._start:
             return self
         skipped = self.count_below(start)
-        sliced = RecordBatch(self.header, self._body, first=self._first + skipped, start=start)
+        sliced = RecordBatch(self.header, self._body, first=self._first + skipped, start=start, layout=self.layout)
         if self._columns is not None:
             sliced._columns = self._columns.slice(skipped)
             sliced._deltas = self._deltas.slice(skipped) if self._deltas is not None else None
@@ -215,6 +241,8 @@ class RecordBatch:
     def columns(self) -> pa.RecordBatch:
         """Return the columns that the producer sent (see `columns.py`), decoded once.
 
+        In a typed batch the column `value` is a struct (see `row_layout.py`).
+
         A derived batch always has timestamps, and otherwise the columns that its records use. A batch that a node sent
         without some columns has the others; the methods below treat omitted columns as absent.
 
@@ -222,7 +250,7 @@ class RecordBatch:
             ProtocolError: CORRUPT_BATCH if the body does not decode.
         """
         if self._columns is None:
-            columns = decode_columns(self.header, self._body).slice(self._first)
+            columns = decode_columns(self.header, self._body, self.layout).slice(self._first)
             if self.derived and self.header.record_count:
                 self._deltas = columns.column(0)
                 columns = columns.select(columns.schema.names[1:])
@@ -261,7 +289,16 @@ class RecordBatch:
         return is_below.true_count  # type: ignore[no-any-return]  # the stubs lack the type of comparisons
 
     def values(self) -> list[bytes | None]:
-        """Return each record's value; None for tombstones."""
+        """Return each record's value; None for tombstones.
+
+        Raises:
+            TypeError: the batch is typed; `typed_rows.rows_of` returns its rows.
+        """
+        if self.layout is not None:
+            raise TypeError(
+                f"the batch has schema {self.layout.number}, so its values are rows and no bytes; read them with "
+                "tidelog_proto.batch.typed_rows.rows_of"
+            )
         return self._list(Flags.VALUE, "value")
 
     def keys(self) -> list[bytes | None]:
@@ -308,8 +345,36 @@ def plain_columns_of(batch: RecordBatch) -> PlainColumns | None:
     return None if batch._first else plain_columns(batch.header, batch._body)  # noqa: SLF001 - of this module
 
 
-def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:
+def layout_for(header: BatchHeader, layouts: Layouts | None) -> RowLayout | None:
+    """Return the layout of the schema that a header names, None for canonical columns.
+
+    Args:
+        header: a parsed header.
+        layouts: those of the topic's schemas, by number; None refuses typed batches.
+
+    Raises:
+        ProtocolError: UNSUPPORTED_BATCH if the schema is not in `layouts`; CORRUPT_BATCH if its digest differs, or the
+            batch lacks a column of a required field.
+    """
+    if not header.typed:
+        return None
+    layout = None if layouts is None else layouts.get(header.schema_id)
+    if layout is None:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH,
+            f"the batch has schema {header.schema_id}, which is not known here: reload the schemas of the topic",
+        )
+    layout.check_header(header)
+    return layout
+
+
+def decode_columns(header: BatchHeader, body: Buffer, layout: RowLayout | None = None) -> pa.RecordBatch:
     """Decode a body into the columns that its header names; those of a derived batch begin with offset deltas.
+
+    Args:
+        header: of the batch.
+        body: the body.
+        layout: of the schema that the header names; None for canonical columns.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if it does not decode.
@@ -318,17 +383,22 @@ def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:
         return columns_of([])
     if not has_body(header):
         return _NO_COLUMNS
-    return read_columns(header, decompressed_message(body, header.codec, header.uncompressed_length))
+    return read_columns(header, decompressed_message(body, header.codec, header.uncompressed_length), layout)
 
 
-def read_columns(header: BatchHeader, message: Buffer) -> pa.RecordBatch:
+def read_columns(header: BatchHeader, message: Buffer, layout: RowLayout | None = None) -> pa.RecordBatch:
     """Read an Arrow message (a decompressed body) into the columns that its header names.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if pyarrow refuses it or its row count differs from the header's.
     """
+    if header.schema_id and layout is None:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, f"the batch has schema {header.schema_id}; it can only be read with this schema"
+        )
+    schema = stored_schema_of(header.flags) if layout is None else layout.stored_schema(header.flags)
     try:
-        columns = pa.ipc.read_record_batch(pa.py_buffer(message), stored_schema_of(header.flags))
+        columns = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise ProtocolError(pb.CORRUPT_BATCH, f"the body does not decode: {error}") from error
     if columns.num_rows != header.record_count:

@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from tidelog_proto.batch.canonical_columns import Int64s
 from tidelog_proto.batch.columns import HEADERS_TYPE, no_headers
+from tidelog_proto.batch.exact_rows import row_weights
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.row_layout import RowLayout
 
 Keep = npt.NDArray[np.bool_]
 """Boolean array with an entry per record of a batch: whether the record survives."""
@@ -47,6 +49,7 @@ class Survivors:
         columns: those of `key`, `value`, `headers` and `tag` that are present.
         weights_to: for each record the sum of the weights up to it.
         control, append_us: control flag and append timestamp of the source batch; the timestamp is rounded up.
+        layout: of the schema of the source batch, None for canonical columns.
     """
 
     offsets: Int64s
@@ -55,6 +58,7 @@ class Survivors:
     weights_to: Int64s
     control: bool
     append_us: int
+    layout: RowLayout | None = None
 
     @property
     def count(self) -> int:
@@ -72,6 +76,7 @@ class Survivors:
             self.weights_to[part] - (self.weights_to[at - 1] if at else 0),
             self.control,
             self.append_us,
+            self.layout,
         )
 
 
@@ -124,6 +129,7 @@ def _survivors(batch: RecordBatch, columns: pa.RecordBatch, offsets: Int64s, *, 
         np.cumsum(_weights(by_name)) if weighed else np.zeros(len(offsets), np.int64),
         batch.control,
         min(-(-header.append_timestamp_us // APPEND_QUANTUM_US) * APPEND_QUANTUM_US, _APPEND_US_MAX),
+        batch.layout,
     )
 
 
@@ -133,6 +139,8 @@ def _weights(columns: dict[str, Any]) -> Int64s:
     for name, column in columns.items():
         if name == "headers":
             weights += _header_weights(column)
+        elif pa.types.is_struct(column.type):
+            weights += row_weights(column)
         else:
             weights += _byte_lengths(column)
     return weights

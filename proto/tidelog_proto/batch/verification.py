@@ -105,7 +105,7 @@ def verify_stored(view: Buffer) -> BatchHeader:
 
 def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
     body = crc_checked_body(header, view)
-    _check_storable(header)
+    check_storable(header)
     codec = header.codec
     message = decompressed_message(body, codec, header.uncompressed_length) if codec else body
     checked = _check_description(header, codec, message)
@@ -115,19 +115,29 @@ def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
             raise _timestamps_differ(header)
         return header
     columns = read_columns(header, message)
+    validate_columns(columns)
+    check_timestamps(header, columns)
+    if header.flags & Flags.DERIVED:
+        check_deltas(header, columns.column(0))
+    if header.flags & Flags.TAG and checked.last_bytes > TAG_BYTES_MAX:
+        check_tags(columns.column("tag"))
+    return header
+
+
+def validate_columns(columns: pa.RecordBatch) -> None:
+    """Let Arrow validate every offset, text, null count and decimal.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH.
+    """
     try:
         columns.validate(full=True)
     except pa.ArrowException as error:
         raise _corrupt(f"the columns are not valid: {error}") from error
-    _check_timestamps(header, columns)
-    if header.flags & Flags.DERIVED:
-        _check_deltas(header, columns.column(0))
-    if header.flags & Flags.TAG and checked.last_bytes > TAG_BYTES_MAX:
-        _check_tags(columns.column("tag"))
-    return header
 
 
-def _check_storable(header: BatchHeader) -> None:
+def check_storable(header: BatchHeader) -> None:
+    """Refuse features that this build does not store."""
     if header.flags & Flags.TRANSACTIONAL:
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH, f"the batch is transactional (flags {header.flags:#x}), which is not supported"
@@ -180,12 +190,12 @@ def _check_offsets(message: Buffer, pairs: tuple[tuple[int, int], ...]) -> None:
 
 
 def _lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
-    lengths = _checked_lengths(header, codec, message, description)
+    lengths = checked_lengths(header, codec, message, description)
     check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
     return lengths
 
 
-def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
+def checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
     """Return the buffers' decompressed lengths after checking compression and sizes against the header."""
     if description.compression != _COMPRESSION_OF.get(codec):
         wanted, found = (_NAMES.get(each, each) for each in (_COMPRESSION_OF.get(codec), description.compression))
@@ -201,7 +211,8 @@ def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, descrip
     return lengths
 
 
-def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
+def check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
+    """Compare the timestamps in the header with the column, or require equal ones without a column."""
     declared = (header.base_timestamp_us, header.max_timestamp_us)
     if header.flags & Flags.TIMESTAMP:
         if (found := timestamp_range(columns.column("timestamp"))) != declared:
@@ -213,7 +224,8 @@ def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
         raise _timestamps_differ(header)
 
 
-def _check_deltas(header: BatchHeader, deltas: Any) -> None:
+def check_deltas(header: BatchHeader, deltas: Any) -> None:
+    """Require offset deltas that ascend up to at most the last offset delta of the header."""
     count = len(deltas)
     ascend: Any = pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1)), min_count=0)
     if not ascend.as_py():
@@ -226,7 +238,8 @@ def _check_deltas(header: BatchHeader, deltas: Any) -> None:
         )
 
 
-def _check_tags(tags: Any) -> None:
+def check_tags(tags: Any) -> None:
+    """Refuse a tag that is too long."""
     longest = pc.max(pc.binary_length(tags)).as_py()
     if longest is not None and longest > TAG_BYTES_MAX:
         raise ProtocolError(

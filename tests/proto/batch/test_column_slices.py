@@ -4,24 +4,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proto.deriving import derive_batches
+from tests.proto.schemas import schemas
+from tests.proto.typed_batches import encoded, layouts_of, parsed, rows_of_schema
 
 from tidelog_proto.batch.column_slices import TextColumn, column_slices
-from tidelog_proto.batch.header import Codec, unpack_header
+from tidelog_proto.batch.header import Codec, Flags, unpack_header
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
+from tidelog_proto.batch.row_layout import RowLayout
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.schema.topic_schema import Schema
 
 FRONT = b"what lies in front of it, of any length"
 KEYS = st.none() | st.binary(max_size=20)
 TAGS = st.none() | st.text(max_size=8)
 
 
-def cut(data: bytes | bytearray, column: TextColumn) -> tuple[list[bytes], bool]:
+def cut(
+    data: bytes | bytearray, column: TextColumn, layout: RowLayout | None = None, *, typed: bool = False
+) -> tuple[list[bytes], bool]:
     """Return the values of a batch that lies between others, and whether they were taken out of its own bytes."""
     window = np.frombuffer(FRONT + data + b"behind", np.uint8)
-    slices = column_slices(window, len(FRONT), unpack_header(data), column)
+    slices = column_slices(window, len(FRONT), unpack_header(data, typed=typed), column, layout)
     flat = slices.data.tobytes()
     values = [
         flat[start : start + length]
@@ -49,6 +55,23 @@ def test_slices_are_the_columns(
     assert are_inside == (codec is Codec.NONE or left_out == "keys")
     tags, _ = cut(data, "tag")
     assert tags == ([tag.encode() for _, tag in rows if tag is not None] if left_out != "tags" else [])
+
+
+@given(schema=schemas(), codec=st.sampled_from(Codec), data=st.data())
+@settings(max_examples=60)
+def test_keys_and_tags_of_typed_batches(schema: Schema, codec: Codec, data: st.DataObject) -> None:
+    layouts = layouts_of(schema)
+    raw = encoded(layouts[1], data.draw(rows_of_schema(schema)), codec)
+    batch = parsed(raw, layouts)
+    found = batch.keys()
+    keys = [key for key in found if key is not None]
+    tags = [tag.encode() for tag in batch.tags() if tag is not None]
+    layout = layouts[1] if codec else None
+    assert cut(raw, "key", layout, typed=True)[0] == keys
+    assert cut(raw, "tag", layout, typed=True)[0] == tags
+    if codec and batch.header.flags & Flags.KEY:
+        with pytest.raises(ProtocolError, match="can only be read with this schema"):
+            cut(raw, "key", typed=True)
 
 
 def test_derived_batches_have_their_columns_further_back() -> None:

@@ -138,9 +138,9 @@ def test_the_documentation_has_the_same_table() -> None:
         return [[row[0], row[1], row[3]] for row in cells if len(row) == 4 and row[0].isdigit()]
 
     described = rows(header_module.__doc__ or "")
-    assert len(described) == 24
+    assert len(described) == 25
     documented = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
-    assert rows(documented) == described
+    assert rows(documented.partition("### Header\n")[2].partition("\n###")[0]) == described
 
 
 def test_every_flipped_bit_is_noticed() -> None:

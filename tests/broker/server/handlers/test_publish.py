@@ -12,6 +12,8 @@ from crc32c import crc32c
 from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
+from tests.proto.schemas import schema_of
+from tests.proto.typed_batches import encoded
 
 from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
@@ -22,8 +24,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.compression import encode_body
 from tidelog_proto.batch.header import Codec, Flags, flags_with_codec, unpack_header
 from tidelog_proto.batch.record_batch import columns_of
+from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.limits import BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES, KIB, MIB
+from tidelog_proto.schema.data_types import INT32
+from tidelog_proto.schema.fields import Field
 
 
 def changed(data: bytes, body: bytes | None = None, **fields: int) -> bytes:
@@ -81,6 +86,18 @@ async def test_invalid_batch_is_refused_alone(node: Node, peer: Peer, make: Call
     assert bad.error.code in {pb.CORRUPT_BATCH, pb.UNSUPPORTED_BATCH, pb.BATCH_TOO_LARGE}
     assert bad.error.definite
     assert not bad.error.retriable
+    assert [first.base_offset, last.base_offset] == [0, 1]
+    assert await peer.read_all(topic.topic_id) == [b"first", b"last"]
+    assert counted(node.broker.metrics.batches_refused) == 1
+
+
+async def test_typed_batches_are_refused_while_no_topic_is_typed(node: Node, peer: Peer) -> None:
+    schema = schema_of(Field(0, "n", INT32))
+    typed = encoded(row_layout(schema), pa.RecordBatch.from_pydict({"n": [1, 2]}))
+    topic = await peer.create()
+    first, bad, last = await peer.publish(topic.topic_id, batch(b"first"), typed, batch(b"last"))
+    assert (bad.error.code, bad.error.definite) == (pb.UNSUPPORTED_BATCH, True)
+    assert "the batch is typed (version 2, schema 1)" in bad.error.message
     assert [first.base_offset, last.base_offset] == [0, 1]
     assert await peer.read_all(topic.topic_id) == [b"first", b"last"]
     assert counted(node.broker.metrics.batches_refused) == 1
