@@ -191,7 +191,7 @@ def test_a_commit_log(tmp_path: Path) -> None:
     assert list(snapshot.values()) == [1, 640, 3, 5]
     assert length_of("Snapshot of tails") == tail_snapshots.SNAPSHOT_HEADER_BYTES
     start = EpochStart(bytes(15) + b"\x02", 4, 5, 6, 7)
-    store_identity.write_identity(RealFileSystem(), tmp_path, store_identity.StoreIdentity(9, start))
+    store_identity.write_identity(RealFileSystem(), tmp_path, store_identity.TailIdentity(9, start))
     identity = read("Identity of a shared store", (tmp_path / store_identity.FILE_NAME).read_bytes())
     assert list(identity.values()) == [9, 2 << 120, 4, 5, 6, 7]
 

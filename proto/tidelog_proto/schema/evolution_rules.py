@@ -1,6 +1,6 @@
 """The changes that may lead from a schema to the next one. Fields are compared by id.
 
-Every step that is allowed keeps all older records readable under the new schema, and steps compose: a schema that
+Every step that is allowed keeps all older records readable under the new schema, and steps can follow each other: a schema that
 follows the newest one follows all earlier ones.
 """
 
