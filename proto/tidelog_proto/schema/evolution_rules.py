@@ -1,7 +1,7 @@
 """The changes that may lead from a schema to the next one. Fields are compared by id.
 
-Every step that is allowed keeps all older records readable under the new schema, and steps can follow each other: a schema that
-follows the newest one follows all earlier ones.
+Every step that is allowed keeps all older records readable under the new schema. A schema that follows the newest one
+follows all earlier ones.
 """
 
 from __future__ import annotations

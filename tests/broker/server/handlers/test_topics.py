@@ -48,6 +48,7 @@ async def test_created_topic_is_described_with_all_settings(node: Node, peer: Pe
         cleanup=pb.DELETE,
         tombstone_retention_ms=TOMBSTONE_RETENTION_MS_DEFAULT,
         dirty_percent=DIRTY_PERCENT_DEFAULT,
+        file_model=pb.PER_PARTITION,
     )
     assert [partition.partition for partition in made.partitions] == [0, 1, 2]
     assert {partition.owner for partition in made.partitions} == {node.node_id}
@@ -83,7 +84,7 @@ async def test_invalid_topic_names_are_refused(peer: Peer, name: str) -> None:
         pb.TopicConfig(flush_interval_ms=10**6),
         pb.TopicConfig(flush=9),  # type: ignore[arg-type]  # a value of a newer client
         pb.TopicConfig(replication_factor=3),
-        pb.TopicConfig(engine="rocksdb"),
+        pb.TopicConfig(engine="leveldb"),
     ],
 )
 async def test_invalid_topic_settings_are_refused(peer: Peer, config: pb.TopicConfig) -> None:
