@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -20,7 +21,8 @@ from tests.broker.storage.keyed import (
 from tests.broker.storage.logs import epoch_logs, new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
-from tidelog_broker.storage.engines.stores import BUILT_IN
+from tidelog_broker.storage.engine.store import SHARED
+from tidelog_broker.storage.engines.stores import BUILT_IN, close_engines
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import MatchingReader, RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -36,9 +38,11 @@ COLUMNS: tuple[frozenset[TextColumn], ...] = (BOTH, frozenset({"key"}), frozense
 DIRECTORY_SUFFIXES = (".key", ".tag")
 
 
-def opened(disk: Disk, columns: frozenset[TextColumn] = BOTH, *, segment_bytes: int = 8192) -> PartitionLog:
+def opened(
+    disk: Disk, columns: frozenset[TextColumn] = BOTH, *, segment_bytes: int = 8192, home: Path = HOME
+) -> PartitionLog:
     log = PartitionLog.open(
-        disk, HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
+        disk, home, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
     )
     log.indexes.switch(columns)
     return log
@@ -207,9 +211,12 @@ def test_read_of_the_newest_record_after_its_search_reads_only_the_header_of_its
     assert [bytes(each) for each in whole.batches] == [bytes(each) for each in found.batches]
 
 
-@pytest.mark.parametrize("engine", BUILT_IN)
-def test_read_after_a_search_finds_what_was_appended_after_a_truncation(engine: str) -> None:
-    log = opened(Disk(fs=new_disk()))
+@pytest.mark.parametrize("engine", [*BUILT_IN, SHARED])
+def test_read_after_a_search_finds_what_was_appended_after_a_truncation(engine: str, tmp_path: Path) -> None:
+    partitions = tmp_path / "partitions"
+    partitions.mkdir()
+    disk = Disk(engines_dir=tmp_path / "engines", commit_log_dir=tmp_path / "commit-log")
+    log = opened(disk, home=partitions)
     log.start_epoch(0, 0, engine=engine)
     fill(log, [keyed([b"a"]), keyed([b"b", b"c", b"d"])])
     wanted = RecordFilter(b"c")
@@ -218,3 +225,5 @@ def test_read_after_a_search_finds_what_was_appended_after_a_truncation(engine: 
     fill(log, [keyed([b"c", b"x", b"y"])])
     found = log.matching.read(1, 1, limit_offset=4, record_filter=wanted)
     assert [record.offset for record in RecordBatch.parse(found.batches[0])] == [1]
+    log.close()
+    close_engines(disk.engines)
