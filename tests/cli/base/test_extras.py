@@ -119,4 +119,4 @@ def test_the_page_lists_the_extras_of_each_command() -> None:
     for part in PARTS.values():
         for command, _ in part.commands:
             assert needed[command] == set(part.extras)
-    assert (needed["up"], needed["top"]) == ({"up"}, {"top"})
+    assert (needed["up"], needed["top"]) == ({"up", "rocksdb"}, {"top"})
