@@ -336,7 +336,7 @@ class NodeSettings(BaseModel):
         256 * MIB,
         ge=MIB,
         description="Approximate maximum memory for batches that replicas have not acknowledged, all partitions "
-        "together; at most 128 MiB for one.",
+        "together; at most 128 MiB for one, and at least 1 MiB, also if the sum is then larger.",
     )
     ring_bytes: int = Field(
         16 * MIB, ge=0, description="Maximum bytes of the newest batches of one partition that are cached in memory."

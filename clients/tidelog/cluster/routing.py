@@ -3,7 +3,7 @@
 The router looks routes up in `Metadata`, refreshes missing or stale ones (`metadata_refresh.py`), and retries retriable
 failures until the request timeout. A request that any node can answer is sent to a responsive node, and hedged if that
 node is slow (`hedged_requests.py`). A request to an owner is abandoned if the partition has moved and the old owner is
-silent (`owner_changes.py`).
+silent, or if the node of a read is silent (`owner_changes.py`).
 """
 
 from __future__ import annotations

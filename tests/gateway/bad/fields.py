@@ -148,7 +148,7 @@ _WRONG: Final[dict[tuple[str, str], tuple[str, dict[str, Any], dict[str, tuple[A
         {"name": "never"},
         {
             "name": ("", ".", "..", "__meta", "a b", "\u00e9", "a/b", "x" * 201, 7, None, ["a"]),
-            "partitions": (0, -1, 16_385, 1.5, "2", True, 10**400),
+            "partitions": (0, -1, 100_001, 1.5, "2", True, 10**400),
             "flush": ("sometimes", 1, ""),
             "flush_interval_ms": (0, 2**32, "1"),
             "retention_bytes": (-1, 2**63, 1.5),
@@ -167,7 +167,7 @@ _WRONG: Final[dict[tuple[str, str], tuple[str, dict[str, Any], dict[str, tuple[A
         f"PATCH {_TOPIC_NAME}",
         {},
         {
-            "partitions": (0, 1, 16_385, "3"),
+            "partitions": (0, 1, 100_001, "3"),
             "name": ("other",),
             "retention_ms": (-5,),
             "cleanup": ("none",),

@@ -38,7 +38,7 @@ _QUERIES: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] = {
     (f"GET {_T}/stream", "/v1/topics/{topic}/stream"): {
         "from": _FROM,
         "timestamp": _TIMES,
-        "offsets": ("", "0", "0:", "0:-1", "0:x", "0:1,0:2", "99999:0", "0:9223372036854775808", "0:0;1:0"),
+        "offsets": ("", "0", "0:", "0:-1", "0:x", "0:1,0:2", "100000:0", "0:9223372036854775808", "0:0;1:0"),
         "key_encoding": _ENCODINGS,
         "last_event_id": ("x", "*", "AAAA"),
     },

@@ -70,7 +70,7 @@ def reserved_bytes(needed_bytes: int) -> int:
 
 
 class CommitLog:
-    """The commit log of a node. Made by `recovery.open_log`."""
+    """The commit log of a node. Made by `log_recovery.open_log`."""
 
     def __init__(
         self, volume: Volume, directory: Path, *, nonce: int, position: int, tails: Iterable[Tail], sizes: Sizes

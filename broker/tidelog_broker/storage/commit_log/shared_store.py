@@ -347,7 +347,7 @@ class SharedStore(EpochStore):
         self._set_damage(Damage(self.directory, 0, end_offset, end_offset, REPAIRING))
 
     def finish_repair(self) -> None:
-        """End LIMBO after the missing part was appended or was found never to have been decided. Syncs first.
+        """End LIMBO; syncs first. Call it only if nothing is missing, or if an operator gives the missing records up.
 
         Raises:
             StorageFailedError: the disk failed, now or before.

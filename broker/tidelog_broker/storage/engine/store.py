@@ -274,7 +274,7 @@ class EpochStore(ABC):
 
     @abstractmethod
     def finish_repair(self) -> None:
-        """End LIMBO after the missing part was appended or was found never to have been decided. Syncs first.
+        """End LIMBO; syncs first. Call it only if nothing is missing, or if an operator gives the missing records up.
 
         Raises:
             StorageFailedError: the disk failed, now or before.

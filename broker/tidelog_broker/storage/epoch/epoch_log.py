@@ -360,7 +360,7 @@ class EpochLog(EpochStore):
         self._begin_repairing()
 
     def finish_repair(self) -> None:
-        """End LIMBO after the missing part was appended or was found never to have been decided. Syncs first.
+        """End LIMBO; syncs first. Call it only if nothing is missing, or if an operator gives the missing records up.
 
         Raises:
             StorageFailedError: the disk failed, now or before.

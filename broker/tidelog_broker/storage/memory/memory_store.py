@@ -244,7 +244,7 @@ class MemoryStore(EpochStore):
         self.is_repairing = True
 
     def finish_repair(self) -> None:
-        """End LIMBO after the missing part was appended or was found never to have been decided.
+        """End LIMBO. Call it only if nothing is missing, or if an operator gives the missing records up.
 
         Raises:
             StorageFailedError: the store is closed, or the disk failed.
