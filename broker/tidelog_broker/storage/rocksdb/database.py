@@ -181,14 +181,19 @@ class Database:
             self._is_syncing = True
             self._syncs_begun += 1
             begun = self._syncs_begun
+        is_synced = False
         try:
             self.flush_wal()
+            is_synced = True
         except Exception as error:
             raise self._failed("a sync", error) from error
+        except BaseException as error:  # A panic of rocksdict, or Ctrl-C: the sync may not have happened.
+            self._failed("a sync", error)
+            raise
         finally:
             with self._syncing:
                 self._is_syncing = False
-                if not self.failure:
+                if is_synced:
                     self._syncs_done = begun
                 self._syncing.notify_all()
 
@@ -200,7 +205,7 @@ class Database:
         if self.failure:
             raise StorageFailedError(f"{self.path} takes no more writes: {self.failure}")
 
-    def _failed(self, what: str, error: Exception) -> StorageFailedError:
+    def _failed(self, what: str, error: BaseException) -> StorageFailedError:
         if not self.failure:
             self.failure = f"{what} failed: {error}; check the disk and restart the node"
             log.error("%s: %s", self.path, self.failure)

@@ -1,7 +1,9 @@
 """The sync marks of the stores: one file beside the database, with a slot of 32 bytes for each store.
 
 The mark of a store is the offset below which its records were synced. It is written after each sync of the WAL, so it
-is never ahead of the disk, and it is not in the WAL, so damage of the WAL does not take it along. The writes reach the
+is never ahead of the disk, and it is not in the WAL, so damage of the WAL does not take it along. A store has a mark on
+the disk before it has a row in the database, so a store without a mark has lost it: nobody knows where its records
+ended. Later writes of a mark reach the
 disk within `SYNC_PERIOD_S` (a process that is killed loses none), and at once before records are truncated, so that a
 mark is never above a decided end. A slot lies in one sector of the disk, so a power cut leaves its old or its new
 contents.
@@ -59,9 +61,14 @@ class SyncMarks:
                 store, offset = _SLOT.unpack_from(slot)
                 self._stores[store] = offset
 
-    def found(self, store: int) -> int:
-        """Return the newest mark of a store in this process, or at its start; 0 if there is none."""
-        return self._stores.get(store, 0)
+    def found(self, store: int) -> int | None:
+        """Return the newest mark of a store in this process, or at its start; None if it is lost."""
+        return self._stores.get(store)
+
+    @property
+    def newest_store(self) -> int:
+        """The highest id of a store that has a slot, also of one that the database has lost; 0 without any."""
+        return max(self._stores, default=0)
 
     def use(self, slot: int) -> None:
         """Record that a store has a slot."""

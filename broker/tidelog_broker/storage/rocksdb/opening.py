@@ -4,7 +4,9 @@
     ENGINES/rocksdb/marks      the sync marks of the stores
     ENGINES/rocksdb/reserve    space for a full disk
     ENGINES/rocksdb/options/   the options of the preset
+    ENGINES/rocksdb/opened/    the database as it was before the open that is under way or was interrupted, by links
     ENGINES/rocksdb/before-1/  the database as it was before an open that found synced records missing, by links
+    ENGINES/rocksdb/accept-lost-marks  made by an operator, see `ACCEPTED`
 
 A database is created only if no file of an earlier one exists, except of a creation that was interrupted before its
 last file, `marks`: RocksDB would begin an empty database if only its file `CURRENT` were missing. A database that
@@ -21,6 +23,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.engine.store import Volume
 from tidelog_broker.storage.io.errors import EngineMissingError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import File, FileSystem
@@ -35,10 +38,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DATABASE: Final = "db"
-_MARKS: Final = "marks"
+MARKS: Final = "marks"
 _RESERVE: Final = "reserve"
 _OPTIONS: Final = "options"
-_LINKS: Final = "before"
+_LINKS: Final = "opened"
+_KEPT: Final = "before"
+ACCEPTED: Final = "accept-lost-marks"
+"""The file by which an operator accepts what the database has of stores whose marks are lost; a start removes it."""
 WAL_SUFFIX: Final = ".log"
 _TABLE_SUFFIX: Final = ".sst"
 
@@ -73,6 +79,7 @@ class DatabaseOpening:
         self.path = self.directory / _DATABASE
         self._preset = PRESETS[volume.rocksdb_preset]
         self.is_new = False
+        self._has_linked = False
 
     def open(self) -> tuple[Database, SyncMarks]:
         """Open the database, and create it if no file of an earlier one exists.
@@ -90,7 +97,7 @@ class DatabaseOpening:
         opened = self._open_database()
         try:
             self._check_format(opened)
-            marks, reserve = self._file(_MARKS), self._file(_RESERVE)
+            marks, reserve = self._file(MARKS), self._file(_RESERVE)
         except BaseException:
             opened.close()
             raise
@@ -101,7 +108,7 @@ class DatabaseOpening:
     def _check_present(self) -> None:
         names = self._fs.list_dir(self.path) if self._fs.exists(self.path) else []
         has_records = any(name.endswith((WAL_SUFFIX, _TABLE_SUFFIX)) for name in names)
-        self.is_new = "CURRENT" not in names and not has_records and not self._fs.exists(self.directory / _MARKS)
+        self.is_new = "CURRENT" not in names and not has_records and not self._fs.exists(self.directory / MARKS)
         if not self.is_new and "CURRENT" not in names:
             missing = self.path / "CURRENT" if names else self.path
             raise self._refused(f"{missing} is missing")
@@ -128,6 +135,8 @@ class DatabaseOpening:
             return rocksdict.Rdict(str(self.path), options, families)
         except Exception as error:
             reason = first_error_line(error)
+            if self._has_linked:
+                self.drop_links()  # Nothing has changed.
             if "lock" in reason.lower():
                 raise EngineMissingError(
                     ROCKSDB,
@@ -138,7 +147,7 @@ class DatabaseOpening:
 
     def _check_format(self, opened: Rdict) -> None:
         value = opened.get(FORMAT_KEY)
-        if value is None and not self._fs.exists(self.directory / _MARKS):
+        if value is None and not self._fs.exists(self.directory / MARKS):
             self.is_new = True  # Also if an earlier creation was interrupted.
             value = FORMAT.pack(DATABASE_VERSION, secrets.randbits(64))
             opened.put(FORMAT_KEY, value)
@@ -164,19 +173,33 @@ class DatabaseOpening:
         path = self.directory / name
         if self._fs.exists(path):
             return self._fs.open(path)
-        if name == _MARKS and not self.is_new:
-            log.warning("%s is missing and is created again; whether records were lost cannot be checked", path)
+        if name == MARKS and not self.is_new:
+            log.warning("%s is missing and is created again, without the marks that it had", path)
         file = self._fs.open(path, create=True)
         self._fs.sync_dir(self.directory)
         return file
 
+    @property
+    def accepts_lost_marks(self) -> bool:
+        """Whether an operator accepts what the database has of stores whose marks are lost."""
+        return self._fs.exists(self.directory / ACCEPTED)
+
+    def drop_acceptance(self) -> None:
+        """Remove the operator's file, because the stores have marks again."""
+        self._fs.unlink(self.directory / ACCEPTED)
+
     # --- the database before the open ------------------------------------------------------------------
 
     def _link(self) -> None:
-        """Keep the database by links: recovery ends at damage, and RocksDB then removes later files."""
-        links = self.directory / _LINKS
-        shutil.rmtree(links, ignore_errors=True)
-        if self.is_new:
+        """Keep the database by links: recovery ends at damage, and RocksDB then removes later files.
+
+        Links of an open that was interrupted are kept instead: RocksDB may have removed these files already.
+        """
+        made = self.directory / _LINKS
+        links = made.with_name(_LINKS + NEW_SUFFIX)
+        for rest in (links, self.directory / _KEPT):  # Earlier builds made them as `before`.
+            shutil.rmtree(rest, ignore_errors=True)
+        if self.is_new or made.exists():
             return
         links.mkdir(mode=0o750)
         for name in self._fs.list_dir(self.path):
@@ -187,6 +210,8 @@ class DatabaseOpening:
             except OSError:  # The file system has no links, or no more of this file.
                 log.debug("%s cannot be linked", name)
             shutil.copyfile(self.path / name, links / name)
+        links.rename(made)
+        self._has_linked = True
 
     def drop_links(self) -> None:
         """Remove the earlier state, because no synced record is missing."""
@@ -195,7 +220,7 @@ class DatabaseOpening:
     def keep_links(self) -> Path:
         """Keep the earlier state, because synced records are missing; return its directory."""
         number = 1
-        while (kept := self.directory / f"before-{number}").exists():
+        while (kept := self.directory / f"{_KEPT}-{number}").exists():
             number += 1
         try:
             (self.directory / _LINKS).rename(kept)

@@ -48,6 +48,7 @@ from tidelog_broker.storage.rocksdb.rows import (
     StoreIdentity,
     pack_identity,
     pack_part,
+    pack_short,
     parse_identity,
     row_key,
     store_in,
@@ -117,31 +118,45 @@ class RocksEngine(Engine):
     def _take_stock(self, opening: DatabaseOpening, database: Database, marks: SyncMarks) -> None:
         """Find the slots of marks in use and deletions that are complete, and compare all stores with their marks."""
         value = database.get(META, NEXT_KEY)
-        self._next = NUMBER.unpack(value)[0] if value is not None else 1
-        short: list[int] = []
+        stored = NUMBER.unpack(value)[0] if value is not None else 1
+        self._next = max(stored, marks.newest_store + 1)  # The database may have lost stores, whose directories remain.
+        accepts = opening.accepts_lost_marks
+        changes = Changes()
+        short = is_news = 0
         for key, value in list(database.rows(META, b"s", b"t")):
             store = store_in(key)
             try:
-                marks.use(parse_identity(value).slot)
+                identity = parse_identity(value)
             except LayoutError as error:
                 log.error("%s: store %d cannot be used: %s", opening.path, store, error)  # noqa: TRY400
                 continue
+            marks.use(identity.slot)
             try:
                 end_offset = store_end(database, store)
             except DamagedError:
                 end_offset = None
-            if (end_offset or 0) < marks.found(store):
-                short.append(store)
-        if short:
-            log.error(
-                "%s has lost synced records of %d epochs; the database as it was before this start is kept in %s",
-                opening.path,
-                len(short),
-                opening.keep_links(),
-            )
-        else:
+            mark = marks.found(store)
+            if mark is None and accepts and end_offset is not None:
+                log.warning("%s: store %d has no sync mark; its end %d is accepted", opening.path, store, end_offset)
+                marks.write(store, identity.slot, end_offset)
+                continue
+            if mark is not None and (end_offset or 0) >= mark:
+                continue
+            short += 1
+            row, found = store_key(b"l", store), pack_short(end_offset, mark)
+            if database.get(META, row) != found:
+                is_news += 1
+                changes.put(META, row, found)
+        if accepts:
+            marks.sync()
+            opening.drop_acceptance()
+        what = "%s has lost synced records of %d epochs, or their sync marks; the database as it was before %s"
+        if is_news:
+            log.error(what, opening.path, short, f"this start is kept in {opening.keep_links()}")
+        else:  # Otherwise each start would keep the disk's space of another state.
             opening.drop_links()
-        changes = Changes()
+            if short:
+                log.error(what, opening.path, short, "the start that has found it was kept")
         for key, value in database.rows(META, b"x", b"y"):
             if not self._fs.exists(self._path_of(value)):
                 changes.delete(META, key)
@@ -181,7 +196,7 @@ class RocksEngine(Engine):
             with closing(self._fs.open(directory / f"{store:016x}.rocks", create=True)) as file:
                 file.pwritev([identity, crc32c(identity).to_bytes(_CRC_BYTES, "little")], 0)
                 file.datasync()
-            marks.write(store, slot, start.offset)
+            marks.write_durably(store, slot, start.offset)
         except BaseException:
             marks.release(store, slot)
             raise
@@ -246,14 +261,19 @@ class RocksEngine(Engine):
         if value is None:
             return
         try:
-            marks.release(store, parse_identity(value).slot)
-        except LayoutError:
-            log.warning("%s: the slot of the sync mark of store %d stays in use", directory, store)
+            is_own = self._identity_in(directory / f"{store:016x}.rocks") == value
+        except DamagedError as error:
+            log.warning("%s; its records stay in the database", error.message)
+            return
+        if not is_own:  # The database has lost the store of this directory, and another one has its id.
+            log.warning("%s: store %d of the database has the records of another epoch, which stay", directory, store)
+            return
         first, end = row_key(b"", store), store_key(b"", store + 1)
         size_bytes = stored_bytes(database, store)
         changes = Changes()
         changes.put(META, store_key(b"x", store), self._value_of(directory))
         changes.delete(META, store_key(b"s", store))
+        changes.delete(META, store_key(b"l", store))
         changes.delete_range(META, row_key(b"p", store), store_key(b"p", store + 1))
         changes.delete_range(BATCHES, first, end)
         for family in (TIME, *COLUMNS):
@@ -261,6 +281,10 @@ class RocksEngine(Engine):
                 changes.delete_range(family, store_key(kind, store), store_key(kind, store + 1))
         database.write(changes)
         database.sync()
+        try:  # Before, a crash might leave a store whose slot has the mark of another one.
+            marks.release(store, parse_identity(value).slot)
+        except LayoutError:
+            log.warning("%s: the slot of the sync mark of store %d stays in use", directory, store)
         database.note_deleted(first, end, size_bytes)
 
     def _is_copy(self, directory: Path, name: str) -> bool:
@@ -284,11 +308,7 @@ class RocksEngine(Engine):
         if store is None:
             raise DamagedError.at(directory, 0, "the file ID.rocks is missing")
         path = directory / f"{store:016x}.rocks"
-        with closing(self._fs.open_readonly(path)) as file:
-            data = file.pread(file.size(), 0)
-        head, crc = data[:-_CRC_BYTES], int.from_bytes(data[-_CRC_BYTES:], "little")
-        if crc != (found := crc32c(head)):
-            raise DamagedError.at(path, 0, f"the file declares CRC32C {crc:#010x}, its bytes have {found:#010x}")
+        head = self._identity_in(path)
         value = database.get(META, store_key(b"s", store))
         if value is None:
             raise DamagedError.at(path, 0, f"{database.path} does not have store {store}")
@@ -298,6 +318,20 @@ class RocksEngine(Engine):
             return store, parse_identity(value)
         except LayoutError as error:
             raise DamagedError.at(path, 0, str(error)) from error
+
+    def _identity_in(self, path: Path) -> bytes:
+        """Read the identity in the file of a directory.
+
+        Raises:
+            DamagedError: the file is damaged.
+            OSError: the disk cannot be read.
+        """
+        with closing(self._fs.open_readonly(path)) as file:
+            data = file.pread(file.size(), 0)
+        head, crc = data[:-_CRC_BYTES], int.from_bytes(data[-_CRC_BYTES:], "little")
+        if crc != (found := crc32c(head)):
+            raise DamagedError.at(path, 0, f"the file declares CRC32C {crc:#010x}, its bytes have {found:#010x}")
+        return head
 
 
 def _store_of(names: Sequence[str]) -> int | None:

@@ -310,7 +310,9 @@ class RocksStore(EpochStore):
         """Remove everything from a batch boundary on, durably. The mark is lowered first, so it is never too high."""
         contents, store = self._contents, self._contents.store
         try:
-            self._marks.write_durably(store, contents.slot, min(end_offset, self._marks.found(store)))
+            mark = self._marks.found(store)  # Without a mark, the truncation decides what the store has.
+            mark = self.start_offset if mark is None else mark
+            self._marks.write_durably(store, contents.slot, min(end_offset, mark))
         except OSError as error:
             raise self._failed("writing the sync mark", error) from error
         number = contents.number_of(end_offset)

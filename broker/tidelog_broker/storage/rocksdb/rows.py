@@ -7,6 +7,7 @@
 | | `s`, store | the identity of a store |
 | | `p`, store, base offset | a part of a store |
 | | `x`, store | the directory of a store whose contents were deleted |
+| | `l`, store | end and mark of a store with which a start has kept the earlier database |
 | `batches` | store, base offset | a batch as it is stored |
 | `time` | `g` or `p`, store, base offset | offsets, lengths and times of batches |
 | `key`, `tag` | `g` or `p`, store, base offset | sorted hashes of the keys or tags of batches |
@@ -71,6 +72,11 @@ class PartRow(NamedTuple):
 def store_key(kind: bytes, store: int) -> bytes:
     """Return the key of a row of a store."""
     return kind + _STORE.pack(store)
+
+
+def pack_short(end_offset: int | None, mark: int | None) -> bytes:
+    """Return the value of the row of a store that a start has found short, or without a mark."""
+    return _PAIR.pack(*(0 if offset is None else offset + 1 for offset in (end_offset, mark)))
 
 
 def row_key(kind: bytes, store: int, offset: int = 0) -> bytes:

@@ -2,7 +2,8 @@
 
 RocksDB recovers a prefix of what was written. A store that ends below its sync mark has lost synced records, because
 the WAL or other files are damaged or missing: it is in LIMBO with both offsets, and nothing of it is removed. A store
-that ends at or above its mark has lost at most records that were not synced, as after a power cut.
+that ends at or above its mark has lost at most records that were not synced, as after a power cut. An open epoch
+without a mark is in LIMBO, too, because nobody can tell; the decided end of a sealed one proves that it is complete.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from tidelog_broker.storage.engine.store import Damage, padded
 from tidelog_broker.storage.io.errors import DamagedError, LayoutError, StorageFailedError
 from tidelog_broker.storage.rocksdb.database import Database
+from tidelog_broker.storage.rocksdb.opening import ACCEPTED, MARKS
 from tidelog_broker.storage.rocksdb.parts import COLUMNS, PART_BYTES, IndexCache, RocksContents, RocksPart
 from tidelog_broker.storage.rocksdb.presets import BATCHES, META, TIME
 from tidelog_broker.storage.rocksdb.rocks_reader import Rows, verified_to
@@ -35,7 +37,7 @@ def load_contents(
     directory: Path,
     identity: tuple[int, StoreIdentity],
     *,
-    mark: int,
+    mark: int | None,
     sealed_end_offset: int | None,
     is_new: bool,
 ) -> RocksContents:
@@ -43,7 +45,7 @@ def load_contents(
 
     Args:
         identity: the id and the identity of the store.
-        mark: the offset below which its records were synced.
+        mark: the offset below which its records were synced; None if that is lost.
         sealed_end_offset, is_new: as `Engine.open`.
 
     Raises:
@@ -60,13 +62,22 @@ def load_contents(
     if sealed_end_offset is not None:
         contents.is_sealed = True
         parts[-1].is_growing = False
-    expected = max(mark, sealed_end_offset or 0)
-    if end_offset < mark:
+    expected = max(mark or 0, sealed_end_offset or 0)
+    if mark is not None and end_offset < mark:
         what = f"the database has records up to offset {end_offset}, but those up to {mark} were synced"
         reason = f"{what}: {reason}" if reason else what
     elif sealed_end_offset is not None and end_offset != sealed_end_offset:
         what = f"the epoch ends at offset {sealed_end_offset}, but its records in the database at {end_offset}"
         reason = f"{what}: {reason}" if reason else what
+    elif mark is None and sealed_end_offset is None and not is_new:
+        expected = end_offset
+        what = (
+            f"its sync mark in {database.path.parent / MARKS} is missing or damaged, so synced records from "
+            f"offset {end_offset} on may be missing; restore {database.path.parent} and the partitions from a backup, "
+            f"or create the file {database.path.parent / ACCEPTED} and restart the node to continue with what "
+            "the database has"
+        )
+        reason = f"{reason}; {what}" if reason else what
     elif reason:
         expected = (
             end_offset  # The damaged batch was never synced, but RocksDB has recovered it: the database is damaged.

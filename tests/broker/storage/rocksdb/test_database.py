@@ -162,6 +162,28 @@ def test_failed_sync_fails_all_who_wait_for_it(stand: Stand) -> None:
         stores[0].sync()
 
 
+def test_sync_that_was_interrupted_acknowledges_nothing(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A panic of `rocksdict` is no `Exception`; those who wait for the sync must not take it for done."""
+    store, other = stand.create(0), stand.create(1)
+    for partition in (0, 1):
+        stand.append([batch([b"k"])], partition)
+    database = database_of(stand.engine)
+
+    class PanicError(BaseException):
+        pass
+
+    def interrupted() -> None:
+        raise PanicError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "flush_wal", interrupted)
+        with pytest.raises(PanicError):
+            store.sync()
+    assert store.synced_offset == 0
+    with pytest.raises(StorageFailedError, match="a sync failed"):
+        other.sync()
+
+
 def test_full_disk_gives_its_reserve_to_the_database_and_takes_it_again(tmp_path: Path) -> None:
     fs = FailingFileSystem()
     stand = Stand(tmp_path / "node", fs=fs)

@@ -29,7 +29,8 @@ def test_marks_are_found_by_store_after_a_start(path: Path) -> None:
             marks.write(store, marks.free_slot(), 10 * store)
         marks.write_durably(6, 1, 1)
     with opened(path) as marks:
-        assert [marks.found(store) for store in (4, 5, 6, 7)] == [0, 50, 1, 70]
+        assert [marks.found(store) for store in (4, 5, 6, 7)] == [None, 50, 1, 70]
+        assert marks.newest_store == 7
 
 
 def test_slot_of_a_removed_store_is_used_again(path: Path) -> None:
@@ -38,7 +39,7 @@ def test_slot_of_a_removed_store_is_used_again(path: Path) -> None:
         assert slots == [0, 1, 2]
         marks.write(1, 1, 9)
         marks.release(1, 1)
-        assert marks.found(1) == 0
+        assert marks.found(1) is None
         assert [marks.free_slot(), marks.free_slot()] == [1, 3]
 
 
@@ -50,7 +51,7 @@ def test_damaged_slot_is_ignored(path: Path) -> None:
     data[SLOT_BYTES + 8] ^= 1
     path.write_bytes(data + b"torn")
     with opened(path) as marks:
-        assert [marks.found(1), marks.found(2)] == [0, 100]
+        assert [marks.found(1), marks.found(2)] == [None, 100]
 
 
 @pytest.fixture

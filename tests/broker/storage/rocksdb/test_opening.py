@@ -67,14 +67,124 @@ def test_database_that_cannot_be_opened_is_not_changed(
     again.close()
 
 
-def test_missing_marks_are_made_again(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut_wal(stand: Stand) -> tuple[str, bytes]:
+    """Remove the second half of the WAL; return its name and what it has then."""
+    (wal,) = (path for path in stand.database.glob("*.log") if path.stat().st_size)
+    data = wal.read_bytes()[: wal.stat().st_size // 2]
+    wal.write_bytes(data)
+    return wal.name, data
+
+
+@pytest.mark.parametrize("change", [remove, zero])
+def test_open_epoch_without_its_mark_is_limbo_until_an_operator_accepts_it(
+    stand: Stand, change: Callable[[Path], None]
+) -> None:
+    three_stores(stand)
+    again = restarted(stand)
+    cut_wal(again)
+    change(again.database.parent / "marks")
+    ends: list[int] = []
+    for _ in range(2):
+        store = again.open(0)
+        assert store.damage is not None
+        assert store.state == "limbo"
+        assert "its sync mark in" in store.damage.reason
+        ends.append(store.end_offset)
+        again.create(3)  # A new partition has a mark, and takes no slot of the others.
+        again.append([batch([b"new"])], 3)
+        again.sync(3)
+        again.close()
+        shutil.rmtree(again.directory(3))
+        again = Stand(again.root)
+    assert ends[0] == ends[1] < 20
+    accepted = again.database.parent / opening.ACCEPTED
+    accepted.touch()
+    store = again.open(0)
+    assert (store.state, store.end_offset) == ("active", ends[0])
+    assert not accepted.exists()
+    again.close()
+    again = Stand(again.root)
+    assert [again.open(partition).state for partition in range(STORES)] == ["active"] * STORES
+    again.close()
+
+
+def test_sealed_epoch_that_reaches_its_end_needs_no_mark(stand: Stand) -> None:
     three_stores(stand)
     again = restarted(stand)
     (again.database.parent / "marks").unlink()
-    for partition in range(STORES):
-        again.check(partition, stand.written[partition])
-    assert "whether records were lost cannot be checked" in caplog.text
+    assert again.open(0, sealed_end_offset=20).state == "sealed"
+    assert again.open(1).state == "limbo"
     again.close()
+
+
+def test_later_starts_with_the_same_loss_keep_no_other_database(stand: Stand) -> None:
+    three_stores(stand)
+    again = restarted(stand)
+    cut_wal(again)
+    for _ in range(3):
+        assert again.open(0).state == "limbo"
+        again.close()
+        again = Stand(again.root)
+    assert [path.name for path in again.database.parent.glob("before*")] == ["before-1"]
+    assert not (again.database.parent / "opened").exists()
+
+
+def test_database_before_an_interrupted_open_is_kept(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB removes a damaged WAL while it opens; a process may be killed before the stores are compared."""
+    three_stores(stand)
+    again = restarted(stand)
+    name, data = cut_wal(again)
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksEngine, "_take_stock", killed)
+        for _ in range(2):
+            with pytest.raises(KilledError):
+                again.open(0)
+    assert again.open(0).state == "limbo"
+    assert (again.database.parent / "before-1" / name).read_bytes() == data
+    again.close()
+
+
+def test_lost_store_does_not_share_its_id_with_a_later_one(stand: Stand) -> None:
+    """The removal of a partition that the database has lost removes no records of another one."""
+    stand.create(0)
+    stand.append([batch([b"k"])], 0)
+    stand.sync(0)
+    stand.flush()
+    stand.create(1)
+    stand.append([batch([b"k"])], 1)
+    stand.sync(1)
+    for has_marks in (True, False):
+        root = stand.root.with_name(f"again-{has_marks}")
+        shutil.copytree(stand.root, root)
+        again = Stand(root)
+        (wal,) = (path for path in again.database.glob("*.log") if path.stat().st_size)
+        zero(wal)
+        if not has_marks:
+            (again.database.parent / "marks").unlink()
+        with pytest.raises(DamagedError, match="does not have store"):
+            again.open(1)
+        again.create(2)
+        again.append([batch([b"k"])], 2)
+        again.sync(2)
+        again.engine.forget(again.directory(1))
+        again.close()
+        again = Stand(root)
+        store = again.open(2)
+        assert (store.state, store.end_offset) == ("active", 1)
+        names = [next(again.directory(partition).glob("*.rocks")).name for partition in (1, 2)]
+        assert (names[0] != names[1]) is has_marks
+        again.close()
 
 
 def test_database_of_an_older_format_of_rocksdb_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
