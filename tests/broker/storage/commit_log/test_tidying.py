@@ -153,3 +153,33 @@ def test_file_is_deleted_only_after_the_records_that_replace_its_own_are_durable
         store = again.open(0)
         assert read_all(store) in ([], world.models[0].written)
         assert store.damage is None
+
+
+def test_old_snapshot_is_not_used_without_the_files_after_it() -> None:
+    """If the newest snapshot is damaged and files after the older one are deleted, what is left of the log is read."""
+    world = SharedWorld(new_disk())
+    world.create(0)
+    world.create(1)
+    tidying = Tidying(world.sim, world.log)
+    world.log.tidy = lambda: None
+    world.append(0, [100])
+    world.append(1, [100])
+    tidying.save_snapshot()
+    world.append(0, [100])
+    world.stores[0].roll()
+    world.remove(1)
+    for _ in range(8):
+        world.append(0, [600])
+        world.stores[0].roll()
+    world.append(0, [100])
+    tidying.run()
+    world.stores[0].close()
+    older, newest = world.sim.files(LOG_DIR, SNAPSHOT_SUFFIX)
+    assert int(older.stem) < int(world.sim.files(LOG_DIR, FILE_SUFFIX)[0].stem)
+    node = world.sim.node(newest)
+    node.current[70] ^= 1
+    node.durable = bytes(node.current)
+    again = SharedWorld(world.sim.restart(), world.models)
+    store = again.open(0)
+    assert (store.damage, read_all(store)) == (None, world.models[0].written)
+    assert len(again.log.tails) == 1
