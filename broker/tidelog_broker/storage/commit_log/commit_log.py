@@ -384,6 +384,12 @@ class CommitLog:
             self._covered.update(self._syncing)
             self._syncing = {}
 
+    def mark_recovered(self) -> None:
+        """Let the first mark say that the records are synced that recovery has made durable without one."""
+        for tail in self.tails.values():
+            if len(tail.entries) and not tail.is_damaged and tail.marked_offset < tail.end.offset:
+                self._covered[tail] = tail.end.offset
+
     def settle(self) -> None:
         """Sync, and write a last mark, so that a start can distinguish damage in the last group from a torn write.
 
@@ -392,6 +398,11 @@ class CommitLog:
         """
         self.sync()
         with self.lock:
+            if self._file is None and self._covered:
+                try:
+                    self._allocate(0)
+                except DiskFullError:
+                    return  # The next start finds again that no mark covers these records.
             if not self._covered:
                 return
             buffers: list[Buffer] = []

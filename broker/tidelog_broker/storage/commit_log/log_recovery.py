@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import secrets
+from bisect import bisect_right
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
@@ -28,6 +29,7 @@ from tidelog_broker.storage.commit_log.records import (
 )
 from tidelog_broker.storage.commit_log.replay import FileReplay, Replay
 from tidelog_broker.storage.commit_log.snapshot import SNAPSHOT_SUFFIX, Snapshot, unpack_snapshot
+from tidelog_broker.storage.commit_log.tail import Tail
 from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.engine.store import Volume
 from tidelog_broker.storage.io.errors import DamagedError, LayoutError, unreadable
@@ -77,7 +79,7 @@ def _recover(volume: Volume, directory: Path, sizes: Sizes) -> CommitLog:
     snapshots = _snapshots(fs, directory)
     nonce = _nonce(fs, found, snapshots)
     found = [one for one in found if not _is_unfinished(fs, one, found[-1])]
-    snapshot = next((one for one in snapshots if one.nonce == nonce), None)
+    snapshot = next((one for one in snapshots if one.nonce == nonce and _is_followed(found, one.position)), None)
     for one in found:
         if one.header is None:
             log.warning("%s: its header is damaged; its records are recognized by those of other files", one.path)
@@ -87,14 +89,22 @@ def _recover(volume: Volume, directory: Path, sizes: Sizes) -> CommitLog:
             replay.synced = max(replay.synced, one.header.synced)
     results: list[tuple[_Found, FileReplay]] = []
     sizes_of = {one: _logical_bytes(fs, one, following) for one, following in zip_longest(found, found[1:]) if one}
+    end = snapshot.position if snapshot else found[0].base if found else 0
     for one in found:
-        start = FILE_HEADER_BYTES
+        if one.header is not None and end < min(one.base, one.header.synced):
+            replay.lose_range()
+        start, end = FILE_HEADER_BYTES, max(end, _aligned(one.base + sizes_of[one]))
         if snapshot is not None and one.base < snapshot.position:
             if one.base + sizes_of[one] <= snapshot.position and one is not found[-1]:
                 continue
             start = max(start, snapshot.position - one.base)
         data = _read(fs, one.path)[: sizes_of[one]]
         results.append((one, replay.file(data, start, nonce=nonce, base=one.base)))
+    if end < replay.synced:
+        replay.lose_range()
+    ranges = [(one.base, one.base + sizes_of[one]) for one in found]
+    for tail in replay.tails.values():
+        _keep_stored(tail, ranges)
     ends = [
         _mend(fs, one, result, synced=replay.synced, size_bytes=sizes_of[one], nonce=nonce) for one, result in results
     ]
@@ -105,12 +115,29 @@ def _recover(volume: Volume, directory: Path, sizes: Sizes) -> CommitLog:
     )
     commit_log.forgotten |= replay.forgotten
     commit_log.before_first = torn
+    commit_log.mark_recovered()
     commit_log.snapshot_position = snapshot.position if snapshot else 0
     for one in found:
         file = fs.open_readonly(one.path)
         end = one.base + min(file.size(), sizes_of[one])
         commit_log.files.add(LogFile(one.path, file, one.base, end, end))
     return commit_log
+
+
+def _is_followed(found: list[_Found], position: int) -> bool:
+    """Return whether the log has everything after a snapshot at a position: files are deleted oldest first."""
+    return bool(found) and found[0].base <= position
+
+
+def _keep_stored(tail: Tail, ranges: list[tuple[int, int]]) -> None:
+    """End a tail before the first batch whose file is missing, or ends within the batch."""
+    at, entries = 0, tail.entries
+    for slot, (position, length) in enumerate(zip(entries.positions, entries.lengths, strict=True)):
+        if not ranges[at][0] <= position <= ranges[at][1] - length:
+            at = bisect_right(ranges, position, key=lambda one: one[0]) - 1
+            if at < 0 or position > ranges[at][1] - length:
+                tail.diverge(entries.offsets[slot])
+                return
 
 
 def _aligned(position: int) -> int:

@@ -91,13 +91,21 @@ class Replay:
         """Drop copies that have not ended; return the tails that end in a torn write, which must be recorded."""
         for tail in list(self.tails.values()):
             tail.copy = None
-            tail.is_damaged = tail.marked_offset > tail.end.offset
+            tail.is_damaged = tail.is_doubtful or tail.marked_offset > tail.end.offset
             if tail.is_broken and not tail.is_damaged and tail.end.digest == UNKNOWN_DIGEST:
                 del self.tails[tail.store]  # Nothing is known of it but the beginning of a copy.
         torn = [tail for tail in self.tails.values() if tail.is_broken and not tail.is_damaged]
         for tail in torn:
             tail.is_broken = False
         return torn
+
+    def lose_range(self) -> None:
+        """Note that synced bytes of the log are missing here: any store may have had records in them.
+
+        A store is sound nevertheless if a later record continues it or says where it ends.
+        """
+        for tail in self.tails.values():
+            tail.is_doubtful = True
 
     def _replay(self, data: Buffer, found: FoundRecord, position: int) -> bool:
         """Replay a record; return False if its payload is damaged."""
@@ -138,6 +146,8 @@ class Replay:
                 tail.marked_offset = max(tail.marked_offset, end)
                 if not tail.is_broken and tail.end_below(mark.synced) > end:
                     tail.diverge(end)
+                elif not tail.is_broken and tail.end.offset == end:
+                    tail.is_doubtful = False
 
     def _tail(self, store: int, start: EpochStart, position: int, *, is_empty: bool = False) -> Tail:
         """Return the tail of a store.
@@ -209,4 +219,5 @@ def _extend(tail: Tail, header: BatchHeader, batch: memoryview, position: int) -
         return
     tail.entries.append(header.base_offset, position + RECORD_HEADER_BYTES, header.length, header.max_timestamp_us)
     tail.end = Boundary(header.end_offset, header.digest)
+    tail.is_doubtful = False
     tail.size_bytes += record_bytes(header.length)

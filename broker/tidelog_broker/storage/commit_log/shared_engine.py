@@ -183,11 +183,13 @@ class SharedEngine(Engine):
         """Remove batches from the tail that the segments have."""
         tail, entries = contents.tail, contents.tail.entries
         count = entries.slots_below(at.offset)
+        is_doubtful = tail.is_doubtful
         if tail.end.offset <= at.offset:
             tail.restart(at, tail.position)
-            tail.is_damaged = tail.marked_offset > at.offset
+            tail.is_damaged = is_doubtful or tail.marked_offset > at.offset
         elif count < len(entries) and entries.offsets[count] == at.offset:
             tail.replace(entries.after(count, at), tail.end, tail.position)
+        tail.is_doubtful = is_doubtful
 
     def _tail_damage(self, contents: SharedContents, at: Boundary) -> Damage | None:
         tail = contents.tail
@@ -212,7 +214,11 @@ class SharedEngine(Engine):
             reason = (
                 f"records below offset {tail.marked_offset} were synced, but those from {tail.end.offset} on are bad"
             )
-            return Damage(self._directory, 0, tail.end.offset, tail.marked_offset, reason)
+            if tail.is_doubtful and tail.marked_offset <= tail.end.offset:
+                reason = (
+                    f"a part of the commit log is missing, which may have had records from offset {tail.end.offset} on"
+                )
+            return Damage(self._directory, 0, tail.end.offset, max(tail.end.offset, tail.marked_offset), reason)
         return None
 
     def _continues(self, contents: SharedContents, at: Boundary) -> bool:

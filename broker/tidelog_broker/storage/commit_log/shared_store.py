@@ -297,7 +297,7 @@ class SharedStore(EpochStore):
             self.synced_offset = end_offset
             return
         self._check_open()
-        if self.state == "active":
+        if self.state == "active" or self.is_repairing:
             self._log.sync()
         digest = self.reader.digest_at(end_offset)
         if digest is None:

@@ -24,6 +24,7 @@ _TAIL: Final = struct.Struct("<Q16sI4xQQqQqQqQQII")
 _U32: Final = struct.Struct("<I")
 _BROKEN: Final = 1
 _CUT: Final = 2
+_DOUBTFUL: Final = 4
 
 assert _HEADER.size == SNAPSHOT_HEADER_BYTES
 
@@ -46,7 +47,9 @@ def pack_tails(tails: Iterable[Tail]) -> tuple[int, bytes]:
     count, heads, arrays = 0, list[bytes](), list[bytes]()
     for tail in tails:
         entries, start = tail.entries, tail.start
-        flags = (_BROKEN if tail.is_broken else 0) | (_CUT if tail.is_cut else 0)
+        flags = (
+            (_BROKEN if tail.is_broken else 0) | (_CUT if tail.is_cut else 0) | (_DOUBTFUL if tail.is_doubtful else 0)
+        )
         size = len(entries)
         # A snapshot counts once everything before its position is durable.
         marked_offset = tail.marked_offset if tail.is_damaged else tail.end.offset
@@ -105,6 +108,7 @@ def _unpack_tail(body: memoryview, at: int) -> tuple[Tail, int]:
     tail.end = Boundary(end_offset, end_digest)
     tail.marked_offset = marked_offset
     tail.is_broken, tail.is_cut = bool(flags & _BROKEN), bool(flags & _CUT)
+    tail.is_doubtful = bool(flags & _DOUBTFUL)
     return tail, size
 
 

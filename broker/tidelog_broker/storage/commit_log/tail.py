@@ -92,6 +92,7 @@ class Tail:
         marked_offset: records below it are known to have been synced. Above `end` if some of them are damaged.
         is_broken: recovery has found a batch that does not continue the tail, and has ignored later ones.
         is_cut: a cut below the tail's base was recorded, so the segments may still have to be cut there.
+        is_doubtful: synced bytes of the log are missing that may have had records of the store.
         is_damaged: the tail is in LIMBO, so it is not copied.
         position: of the newest record that describes the whole tail; older ones are not needed.
         copy: a copy of the tail that has not ended; None outside of recovery.
@@ -105,6 +106,7 @@ class Tail:
         "is_broken",
         "is_cut",
         "is_damaged",
+        "is_doubtful",
         "is_forgotten",
         "lock",
         "marked_offset",
@@ -125,6 +127,7 @@ class Tail:
         self.is_broken = False
         self.is_cut = False
         self.is_damaged = False
+        self.is_doubtful = False
         self.is_forgotten = False
         self.position = position
         self.copy: Tail | None = None
@@ -145,7 +148,7 @@ class Tail:
         self.entries = TailEntries(base)
         self.end = base
         self.size_bytes = 0
-        self.is_broken = self.is_cut = False
+        self.is_broken = self.is_cut = self.is_doubtful = False
         self.position = position
 
     def cut(self, end: Boundary, position: int) -> None:
@@ -160,7 +163,10 @@ class Tail:
             self.end = end
             self.entries = entries.first(count)
             self.size_bytes = self.entries.log_bytes
-            self.is_broken = False
+            self.is_broken = self.is_doubtful = False
+        else:  # The records up to there are missing here; the segments may have them.
+            self.marked_offset = end.offset
+            self.is_doubtful = False
 
     def end_below(self, position: int) -> int:
         """Return the offset at which the batches that lie before a position of the log end."""
@@ -188,5 +194,5 @@ class Tail:
         self.entries = entries
         self.end = end
         self.size_bytes = entries.log_bytes
-        self.is_broken = False
+        self.is_broken = self.is_doubtful = False
         self.position = position

@@ -132,9 +132,8 @@ class Tidying:
     def _delete_unused(self) -> None:
         """Delete the oldest files while no tail has records in them, after a sync of all copies."""
         held = self._log
-        held.sync()
-        with held.sync_lock, held.lock:
+        with held.lock:
             oldest = min((tail.oldest_position for tail in held.tails.values()), default=held.position)
-            synced = held.synced_position
-        while len(files := held.files.all) > 1 and files[1].base <= min(oldest, synced):
+        held.sync()  # Not before: a record that replaces older ones has to be durable, too.
+        while len(files := held.files.all) > 1 and files[1].base <= oldest:
             held.delete_oldest()

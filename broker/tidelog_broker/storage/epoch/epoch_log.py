@@ -320,7 +320,7 @@ class EpochLog(EpochStore):
         """
         if self._failure:
             self._writable()
-        if self.state == "active":
+        if self.state == "active" or self.is_repairing:
             self.sync()
         digest = self.reader.digest_at(end_offset)
         if digest is None:

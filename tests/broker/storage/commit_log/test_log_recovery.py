@@ -26,6 +26,7 @@ from tidelog_broker.storage.commit_log.records import (
 )
 from tidelog_broker.storage.commit_log.snapshot import SNAPSHOT_SUFFIX
 from tidelog_broker.storage.commit_log.store_identity import FILE_NAME, read_identity
+from tidelog_broker.storage.commit_log.tidying import Tidying
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_proto.limits import MIB
 
@@ -206,6 +207,89 @@ def test_stores_are_in_limbo_if_the_log_is_lost() -> None:
     assert (store.state, store.end_offset) == ("limbo", 0)
     store.truncate_to_valid_prefix()
     assert (store.state, store.is_repairing) == ("limbo", True)
+
+
+# ------------------------------------------------------------------------------------------ missing files
+
+
+@pytest.mark.parametrize("seed", [3, 9, 10])
+@pytest.mark.parametrize("with_snapshots", [True, False])
+def test_missing_file_costs_no_record_silently(with_snapshots: bool, seed: int) -> None:
+    """A store that may have had records in a missing file, not the newest, is in LIMBO; the others are whole."""
+    random = Random(f"missing file {seed}")
+    world = SharedWorld(new_disk())
+    for number in range(4):
+        world.create(number)
+    for _ in range(60):
+        number = random.randrange(4)
+        world.append(number, [random.randint(100, 300)])
+        world.sync(number)
+    for store in world.stores.values():
+        store.close()
+    if not with_snapshots:
+        world = without_snapshots(world)
+    paths = world.sim.files(LOG_DIR, FILE_SUFFIX)
+    assert len(paths) > 2
+    for path in paths[:-1]:
+        sim = world.sim.copy()
+        sim.unlink(path)
+        again = SharedWorld(sim, world.models)
+        for number, model in world.models.items():
+            store = again.open(number)
+            found = read_all(store)
+            assert found == model.written[: len(found)]
+            assert store.state == "limbo" or found == model.written
+        third = SharedWorld(sim, world.models)
+        for number in world.models:
+            assert third.open(number).state == again.stores[number].state
+            if third.stores[number].state == "limbo":
+                third.stores[number].truncate_to_valid_prefix()
+                third.stores[number].finish_repair()
+            assert third.stores[number].state == "active"
+        fourth = SharedWorld(sim.restart(), world.models)
+        assert {fourth.open(number).state for number in world.models} == {"active"}
+
+
+def test_file_that_ends_within_a_batch_puts_its_store_into_limbo() -> None:
+    """A batch that a snapshot lists and that its file has only a part of is not taken for a record."""
+    world = SharedWorld(new_disk())
+    world.create(0)
+    for _ in range(2):
+        world.append(0, [100])
+    Tidying(world.sim, world.log).save_snapshot()
+    for store in world.stores.values():
+        store.close()
+    batches = [(path, found) for path, _, found in log_records(world.sim) if found.kind == Kind.BATCH]
+    path, found = batches[1]
+    node = world.sim.node(path)
+    del node.current[found.at + 40 :]
+    node.durable = bytes(node.current)
+    store = SharedWorld(world.sim.restart(), world.models).open(0)
+    assert (store.state, store.end_offset, read_all(store)) == ("limbo", 1, world.models[0].written[:1])
+
+
+def test_records_that_a_crash_has_left_without_a_mark_get_one() -> None:
+    """The first mark after a crash covers what recovery has made durable, so later damage there is no torn write."""
+    world = SharedWorld(new_disk())
+    for number in range(2):
+        world.create(number)
+    world.append(0, [10])
+    world.append(0, [20])
+    world.sync(0)
+    again = world.after_crash(Random(1), power=True)
+    again.check_recovered()
+    still = SharedWorld(again.sim.copy(), again.models)
+    still.check_recovered()
+    for store in still.stores.values():
+        store.close()  # Nothing was appended.
+    again.append(1, [10])
+    again.sync(1)
+    for stopped in (again, still):
+        batches = [(path, found) for path, _, found in log_records(stopped.sim) if found.kind == Kind.BATCH]
+        path, found = batches[1]
+        damage = damaged(stopped.sim, path, found.at, found.size_bytes, Random(2))
+        store = SharedWorld(damage, world.models).open(0)
+        assert (store.state, store.end_offset) == ("limbo", 1)
 
 
 # ------------------------------------------------------------------------------------------ failed syncs

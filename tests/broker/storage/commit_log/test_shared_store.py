@@ -14,6 +14,7 @@ from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.storage.commit_log.commit_log import CommitLog, Sizes
 from tidelog_broker.storage.directory.engine_marker import marked_engine
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.engine.store import SEGMENT, SHARED
 from tidelog_broker.storage.engines.stores import open_store
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
@@ -187,3 +188,36 @@ def test_store_that_cannot_be_created_leaves_nothing_in_the_log() -> None:
         last = world.after_crash(Random(fail_at), power=True)
         last.check_recovered()
     assert refused > 5
+
+
+@pytest.mark.parametrize("engine", [SHARED, SEGMENT])
+def test_truncation_at_the_end_of_a_repair_makes_the_repair_durable(engine: str) -> None:
+    """Records that were appended during a repair are synced before a truncation at their end ends the repair."""
+    world = world_with(3)
+    if engine == SEGMENT:
+        world.seal(0)
+        world.open(0)
+        world.stores[0].truncate(2)
+        assert world.stores[0].state == "active"
+        (path,) = world.sim.files(world.directory(0), SEGMENT_SUFFIX)
+        node = world.sim.node(path)
+        at = bytes(node.current).index(b"x" * 100, bytes(node.current).index(b"x" * 100) + 100)
+    else:
+        world.stores[0].close()
+        (tail,) = [tail for tail in world.log.tails.values() if tail.start.partition == 0]
+        with world.log.files.lease(tail.entries.positions[1]) as held:
+            node, at = world.sim.node(held.path), tail.entries.positions[1] - held.base + 140
+    world.stores[0].close(sync=False)
+    node.current[at] ^= 1
+    node.durable = bytes(node.current)
+    again = SharedWorld(world.sim.restart(), world.models, sizes=SIZES)
+    again.models[0].ended = None
+    store = again.open(0)
+    assert (store.engine, store.state, store.end_offset) == (engine, "limbo", 1)
+    store.truncate_to_valid_prefix()
+    appended = append(store, [batch(b"repaired")])
+    store.truncate(2)
+    assert (store.state, store.synced_offset) == ("active", 2)
+    for seed in range(6):
+        last = SharedWorld(again.sim.power_cut(Random(seed)), again.models, sizes=SIZES)
+        assert read_all(last.open(0))[1:] == appended

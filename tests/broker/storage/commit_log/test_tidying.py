@@ -12,9 +12,11 @@ from tests.broker.storage.commit_log.shared_world import LOG_DIR, SIZES, SharedW
 from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import PowerCutError
 
-from tidelog_broker.storage.commit_log.records import FILE_SUFFIX
+from tidelog_broker.storage.commit_log.records import FILE_SUFFIX, Boundary
 from tidelog_broker.storage.commit_log.snapshot import SNAPSHOT_SUFFIX
+from tidelog_broker.storage.commit_log.store_identity import read_identity
 from tidelog_broker.storage.commit_log.tidying import Tidying
+from tidelog_proto.limits import MIB
 
 
 def busy_world(seed: int, random: Random) -> SharedWorld:
@@ -115,3 +117,69 @@ def test_reader_of_a_tail_that_is_copied_reads_on() -> None:
     assert not world.sim.exists(before)
     assert list(map(bytes, first.read(first.first, first.stop))) == world.models[1].written
     assert read_all(world.stores[1]) == world.models[1].written
+
+
+def test_file_is_deleted_only_after_the_records_that_replace_its_own_are_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cut that is recorded while the tidying syncs is not counted before another sync has covered it."""
+    world = SharedWorld(new_disk())
+    world.create(0)
+    world.create(1)
+    tidying = Tidying(world.sim, world.log)
+    world.log.tidy = lambda: None
+    world.append(0, [100, 100])
+    world.stores[0].roll()
+    world.append(0, [100, 100])
+    for _ in range(8):
+        world.append(1, [600])
+        world.stores[1].roll()
+    world.sync(0)
+    world.models[0].floor = 0
+    tail, synced = world.log.tails[read_identity(world.sim, world.directory(0)).store], world.log.sync
+    world.log.sizes = world.log.sizes._replace(log_bytes_min=64 * MIB)
+    tidying.save_snapshot()
+
+    def sync() -> None:
+        synced()
+        monkeypatch.undo()
+        with tail.lock:
+            world.log.cut(tail, Boundary(0, 0))
+
+    monkeypatch.setattr(world.log, "sync", sync)
+    tidying._delete_unused()
+    for seed in range(10):
+        again = SharedWorld(world.sim.power_cut(Random(seed)), {0: copy.copy(world.models[0])})
+        store = again.open(0)
+        assert read_all(store) in ([], world.models[0].written)
+        assert store.damage is None
+
+
+def test_old_snapshot_is_not_used_without_the_files_after_it() -> None:
+    """If the newest snapshot is damaged and files after the older one are deleted, what is left of the log is read."""
+    world = SharedWorld(new_disk())
+    world.create(0)
+    world.create(1)
+    tidying = Tidying(world.sim, world.log)
+    world.log.tidy = lambda: None
+    world.append(0, [100])
+    world.append(1, [100])
+    tidying.save_snapshot()
+    world.append(0, [100])
+    world.stores[0].roll()
+    world.remove(1)
+    for _ in range(8):
+        world.append(0, [600])
+        world.stores[0].roll()
+    world.append(0, [100])
+    tidying.run()
+    world.stores[0].close()
+    older, newest = world.sim.files(LOG_DIR, SNAPSHOT_SUFFIX)
+    assert int(older.stem) < int(world.sim.files(LOG_DIR, FILE_SUFFIX)[0].stem)
+    node = world.sim.node(newest)
+    node.current[70] ^= 1
+    node.durable = bytes(node.current)
+    again = SharedWorld(world.sim.restart(), world.models)
+    store = again.open(0)
+    assert (store.damage, read_all(store)) == (None, world.models[0].written)
+    assert len(again.log.tails) == 1
