@@ -236,8 +236,10 @@ class ReplicaLog:
         if start_offset < end_offset <= self._log_start or end_offset < self._log_start:
             self.store.copies.abandon_copy(epoch)
             return
-        # The digest before a copy that begins late is unknown on this node.
-        known = 0 if start_offset >= self._log_start else None
+        # The digest before a copy that begins late is unknown on this node. An only copy has deleted records without
+        # storing the log start, so it may begin anywhere.
+        is_only = not self._others_hold(epoch)
+        known = 0 if start_offset >= self._log_start and not is_only else None
         try:
             position = self.store.copies.begin_copy(
                 epoch,
@@ -247,6 +249,7 @@ class ReplicaLog:
                 start_digest=known,
                 or_digests=digests[:-1],
                 engine=self.engine(epoch),
+                is_only=is_only,
             )
         except (NotHeldError, DiskFullError) as error:
             log.warning(

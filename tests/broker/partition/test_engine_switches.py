@@ -160,6 +160,37 @@ async def test_files_before_a_lost_epoch_of_a_single_copy_stay_readable(stand: S
     assert result.base_offset == 3
 
 
+async def test_deleted_front_before_a_lost_epoch_of_a_single_copy_takes_no_other_records_along(stand: Stand) -> None:
+    """An only copy deletes without storing the log start, so its copy beside the log begins late."""
+    node = await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create()
+    for values in ((b"0", b"1"), (b"2", b"3")):
+        await peer.publish(topic.topic_id, *(batch(value) for value in values))
+        next(one for one in node.broker.partitions.all() if one.name.startswith("t/")).log.roll()
+    await switched(stand, MEMORY, pb.NEVER)
+    await peer.publish(topic.topic_id, batch(b"in memory"))
+    await switched(stand, "", pb.ALWAYS)
+    await peer.publish(topic.topic_id, batch(b"5"))
+    entry = pb.DeleteRecordsEntry(topic_id=topic.topic_id, partition=0, offset=3)
+    await peer.ask(delete_records=pb.DeleteRecords(entries=[entry]))
+    (log,) = (one.log for one in node.broker.partitions.all() if one.name.startswith("t/"))
+    await settled(lambda: log.start_offset == 2, "the first segment is not removed")
+    for _ in range(2):
+        await stand.crash()
+        node = await stand.start()
+        peer = await stand.peer()
+        assert (await values_from(peer, topic.topic_id, 3))[:1] == [b"3"]
+        assert await values_from(peer, topic.topic_id, 5) == [b"5"]
+        (partition,) = (one for one in node.broker.partitions.all() if one.name.startswith("t/"))
+        for offset, start in ((2, 3), (4, 5)):
+            with pytest.raises(ProtocolError) as refused:
+                partition.reader.check_offset(offset)
+            assert (refused.value.code, refused.value.log_start_offset) == (pb.OFFSET_OUT_OF_RANGE, start)
+    [result] = await peer.publish(topic.topic_id, batch(b"continues"))
+    assert result.base_offset == 6
+
+
 async def test_change_to_memory_and_a_crash_before_its_first_record_keeps_the_files(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()

@@ -55,6 +55,7 @@ class EpochCopies:
         start_digest: int | None = 0,
         or_digests: Sequence[int] = (),
         engine: str = SEGMENT,
+        is_only: bool = False,
     ) -> LogPosition:
         """Begin or resume the copy of an epoch whose end is decided; return the end of the copy.
 
@@ -70,6 +71,8 @@ class EpochCopies:
                 epochs that end before the copy begins leave the log, and the copy need not continue them.
             or_digests: an existing copy that ends with one of these digests is complete, too.
             engine: the name of the engine that stores a copy that does not exist yet.
+            is_only: whether no other node has the epoch: an existing copy is resumed wherever it begins, because what
+                is before was deleted or is lost for good, and what follows exists nowhere else.
 
         Raises:
             NotHeldError: `start_digest` is None and no copy can be resumed.
@@ -94,7 +97,7 @@ class EpochCopies:
                 self._copies[epoch] = None
             self._held.make_directory()()
             start = LogPosition(start_offset, start_digest or 0)
-            copy = self._open_copy(CopyTarget(epoch, start, end, tuple(or_digests), engine), start_digest)
+            copy = self._open_copy(CopyTarget(epoch, start, end, tuple(or_digests), engine, is_only), start_digest)
             self._copies[epoch] = copy
         newest = self._held.active
         if (

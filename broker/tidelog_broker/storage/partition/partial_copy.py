@@ -31,6 +31,7 @@ class CopyTarget:
         end: the decided end.
         or_digests: other valid end digests: those of less compacted versions.
         engine: the name of the engine that stores the copy if it does not exist yet.
+        is_only: whether no other node has the epoch, so that an existing copy is resumed wherever it begins and ends.
     """
 
     epoch: int
@@ -38,6 +39,7 @@ class CopyTarget:
     end: LogPosition
     or_digests: tuple[int, ...] = ()
     engine: str = SEGMENT
+    is_only: bool = False
 
 
 class PartialCopy:
@@ -158,7 +160,8 @@ def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_byte
     except DamagedError as error:
         put_aside(fs, path, error.message)
         return None
-    if log.start_offset > target.start.offset or log.end_offset < target.start.offset:
+    is_beside = log.start_offset > target.start.offset or log.end_offset < target.start.offset
+    if is_beside and not target.is_only:
         # Batches cannot be added before the start.
         log.close(sync=False)
         remove_store(disk, path)

@@ -216,7 +216,7 @@ class Database:
     @property
     def is_pressed(self) -> bool:
         """Whether `reserve` should be called before the next write, although space was reserved."""
-        return self._is_stalled or bool(self.failure)
+        return self._is_stalled or bool(self.failure) or self.is_stopped()
 
     def reserve(self, needed_bytes: int) -> int:
         """Reserve space for a write; return how many bytes were reserved.
@@ -258,6 +258,7 @@ class Database:
         self._begin_reclaiming()
 
     def _await_stall(self) -> None:
+        self.look_for_stall()
         deadline_s = 0.0
         while self._is_stalled:
             if not self.is_stopped():

@@ -59,6 +59,17 @@ def test_stalled_database_refuses_a_group_before_it_has_offsets(stand: Stand) ->
     assert read_all(store) == stand.written[0].batches
 
 
+def test_group_has_no_room_once_a_stall_has_begun_in_the_background(stand: Stand) -> None:
+    """A group with room may be written on the event loop, which would sleep until the stall ends."""
+    store = stand.create()
+    stand.append([batch([b"k"])])
+    assert store.has_room(64)
+    stop_writes(stand, is_stopped=True)
+    assert not store.has_room(64)
+    stop_writes(stand, is_stopped=False)
+    assert store.has_room(64)
+
+
 def test_write_whose_offsets_are_assigned_waits_for_a_stall_to_end(stand: Stand) -> None:
     store = stand.create()
     store.ensure_space(1000)
