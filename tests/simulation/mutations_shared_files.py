@@ -124,7 +124,7 @@ def deleted_before_copies_are_synced() -> Replacements:
         while len(files := held.files.all) > 1 and files[1].base <= oldest:
             held.delete_oldest()
 
-    return [(Tidying, "_delete_unused", delete_unused)]
+    return [(Tidying, "delete_unused", delete_unused)]
 
 
 def deleted_with_living_tails() -> Replacements:

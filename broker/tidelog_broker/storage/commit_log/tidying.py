@@ -46,8 +46,8 @@ class Tidying:
         try:
             self.save_snapshot()
             while self._is_too_large() and self._copy_out_of_oldest():
-                self._delete_unused()
-            self._delete_unused()
+                self.delete_unused()
+            self.delete_unused()
         except DiskFullError as error:
             log.warning("the commit log is not tidied now: %s", error.message)
         except StorageError as error:  # The log's next append or sync fails, too.
@@ -129,7 +129,7 @@ class Tidying:
             self._log.copy_forward(tail, checked.batches, checked.fields)
             return True
 
-    def _delete_unused(self) -> None:
+    def delete_unused(self) -> None:
         """Delete the oldest files while no tail has records in them, after a sync of all copies."""
         held = self._log
         with held.lock:

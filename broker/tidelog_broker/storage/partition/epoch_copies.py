@@ -71,8 +71,8 @@ class EpochCopies:
                 epochs that end before the copy begins leave the log, and the copy need not continue them.
             or_digests: an existing copy that ends with one of these digests is complete, too.
             engine: the name of the engine that stores a copy that does not exist yet.
-            is_only: whether no other node has the epoch: an existing copy is resumed wherever it begins, because what
-                is before was deleted or is lost for good, and what follows exists nowhere else.
+            is_only: whether no other node has the epoch: an existing copy is resumed wherever it begins, because the
+                records before it were deleted or are lost, and no other copy has the ones after.
 
         Raises:
             NotHeldError: `start_digest` is None and no copy can be resumed.

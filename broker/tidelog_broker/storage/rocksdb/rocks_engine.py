@@ -107,7 +107,7 @@ class RocksEngine(Engine):
                         remedy="check the disk and restart the node",
                     ) from error
                 try:
-                    self._take_stock(opening, database, marks)
+                    self.take_stock(opening, database, marks)
                 except BaseException:
                     database.close()
                     marks.close()
@@ -115,7 +115,7 @@ class RocksEngine(Engine):
                 self._opened = database, marks
             return self._opened
 
-    def _take_stock(self, opening: DatabaseOpening, database: Database, marks: SyncMarks) -> None:
+    def take_stock(self, opening: DatabaseOpening, database: Database, marks: SyncMarks) -> None:
         """Find the slots of marks in use and deletions that are complete, and compare all stores with their marks."""
         value = database.get(META, NEXT_KEY)
         stored = NUMBER.unpack(value)[0] if value is not None else 1

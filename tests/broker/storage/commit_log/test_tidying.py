@@ -147,7 +147,7 @@ def test_file_is_deleted_only_after_the_records_that_replace_its_own_are_durable
             world.log.cut(tail, Boundary(0, 0))
 
     monkeypatch.setattr(world.log, "sync", sync)
-    tidying._delete_unused()
+    tidying.delete_unused()
     for seed in range(10):
         again = SharedWorld(world.sim.power_cut(Random(seed)), {0: copy.copy(world.models[0])})
         store = again.open(0)

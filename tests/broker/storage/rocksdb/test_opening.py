@@ -146,7 +146,7 @@ def test_database_before_an_interrupted_open_is_kept(stand: Stand, monkeypatch: 
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(RocksEngine, "_take_stock", killed)
+        patch.setattr(RocksEngine, "take_stock", killed)
         for _ in range(2):
             with pytest.raises(KilledError):
                 again.open(0)
