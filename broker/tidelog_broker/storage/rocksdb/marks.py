@@ -3,9 +3,9 @@
 The mark of a store is the offset below which its records were synced. It is written after each sync of the WAL, so it
 is never ahead of the disk, and it is not in the WAL, so damage of the WAL does not take it along. A store has a mark on
 the disk before it has a row in the database, so a store without a mark has lost it: it is unknown where its records
-ended. Later writes of a mark reach the disk within `SYNC_PERIOD_S` (a process that is killed loses none), and at once before records are truncated, so that a
-mark is never above a decided end. A slot lies in one sector of the disk, so a power cut leaves its old or its new
-contents.
+ended. Later writes of a mark reach the disk within `SYNC_PERIOD_S` (a process that is killed loses none), and at once
+before records are truncated, so that a mark is never above a decided end. A slot lies in one sector of the disk, so a
+power cut leaves its old or its new contents.
 
 | at | size | field |
 | --- | --- | --- |

@@ -3,7 +3,8 @@
 RocksDB recovers a prefix of what was written. A store that ends below its sync mark has lost synced records, because
 the WAL or other files are damaged or missing: it is in LIMBO with both offsets, and nothing of it is removed. A store
 that ends at or above its mark has lost at most records that were not synced, as after a power cut. An open epoch
-without a mark is in LIMBO, too, because its synced end is unknown; the decided end of a sealed one proves that it is complete.
+without a mark is in LIMBO, too, because its synced end is unknown; the decided end of a sealed one proves that it is
+complete.
 """
 
 from __future__ import annotations
