@@ -28,7 +28,6 @@ from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
-from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.topics import (
     META_KEY,
@@ -55,9 +54,11 @@ from tidelog_broker.partition.full_disk_refusals import FullDiskRefusals
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.rebalance import copy_progress
+from tidelog_broker.rebalance.changed_settings import ChangedSettings
 from tidelog_broker.rebalance.copy_progress import NewCopies
 from tidelog_broker.rebalance.mover import Mover
-from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
+from tidelog_broker.rebalance.owned_partitions import OwnedPartitions
+from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
 from tidelog_broker.replication.driver_ports import Tools
@@ -66,6 +67,7 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakeoverLog
+from tidelog_broker.storage.engines.installed import InstalledEngines
 from tidelog_broker.storage.engines.stores import engine_named, engine_names
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
@@ -146,6 +148,7 @@ class Broker:
             topics=self.topics,
             nodes=self.nodes,
             info=self.info,
+            has_engine=lambda name: self.engines.has(name),  # noqa: PLW0108 - it is set later
             backfill_bytes_per_s=settings.fill_bytes_per_s,
         )
         with contextlib.ExitStack() as opening:
@@ -153,7 +156,7 @@ class Broker:
             self.tls = NodeTls.of(settings)
             self.threads = Threads(settings.io_workers)
             self._resources.callback(self.threads.close)
-            self.disk = self._open_disk(fs)
+            self.disk, self.engines = self._open_disk(fs)
             self.replication = self._open_replication()
             self.incarnations = self._open_incarnations()
             self.security = NodeSecurity(settings, self.threads.secrets, self.metrics)
@@ -163,10 +166,13 @@ class Broker:
         self._unsupported = ""
         """Why the start must end: a record of `__meta` needs a feature that this build lacks; empty if none does."""
         self.idle_poll = self._make_idle_poll()
-        self.partitions = self._make_partitions()
+        self.changed_settings = self._make_changed_settings()
+        self.partitions, self.owned = self._make_partitions()
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
-        self.description = TopicDescriptions(self.topics, self.partitions, self.routes, self.cluster)
+        self.description = TopicDescriptions(
+            self.topics, self.partitions, self.routes, self.cluster, unapplied=self.changed_settings.unapplied
+        )
         self.meta_log = self._make_meta_log(nodes_changed)
         self.meta_freshness = MetaFreshness(
             self.node_id,
@@ -180,8 +186,8 @@ class Broker:
         self.controller, self.security_changes = self._make_controller(), self.security.changes_in(self.meta_log)
         self.mover = self._make_mover()
 
-    def _open_disk(self, fs: FileSystem) -> Disk:
-        """Return the file access that all logs share, according to the settings."""
+    def _open_disk(self, fs: FileSystem) -> tuple[Disk, InstalledEngines]:
+        """Return the file access that all logs share, according to the settings, and the engines on it."""
         disk = self.threads.disk(fs, HashMemory(self.settings.indexes_bytes))
         # With TLS this process reads the data in order to encrypt it, and an I/O error of a mapping would kill it.
         disk.maps_reads = self.settings.segment_read == "mapped" and can_populate() and not self.tls.is_on
@@ -192,7 +198,7 @@ class Broker:
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
         if self.settings.segment_write == "mapped" and not disk.maps_writes:
             log.warning("segment_write=mapped is not supported by this system; segments are written without a mapping")
-        return disk
+        return disk, InstalledEngines(partial(engine_named, disk))
 
     def _open_replication(self) -> Replication:
         fs, directory = self.disk.fs, self.dir
@@ -284,17 +290,19 @@ class Broker:
             neighbours=self.cluster,
             taken_over=self.taken_over,
             route_news=self.route_news,
+            may_differ=self.changed_settings.look,
             storage_failed=self.lifecycle.storage_failed,
         )
 
-    def _make_partitions(self) -> Partitions:
-        return Partitions(
+    def _make_partitions(self) -> tuple[Partitions, OwnedPartitions]:
+        partitions = Partitions(
             self._partition_tools(),
             directory=self.dir.partitions,
             replication=self.replication,
             tasks=self.tasks,
             topics=self.topics,
         )
+        return partitions, OwnedPartitions(partitions, self.cluster)
 
     def _make_waking(self) -> BackgroundOpener:
         self.metrics.partitions.watch(self.partitions.by_name, self.settings.metrics_partitions_max)
@@ -355,12 +363,21 @@ class Broker:
             ),
         )
 
+    def _make_changed_settings(self) -> ChangedSettings:
+        return ChangedSettings(
+            owned=lambda key: self.owned.find(key),  # noqa: PLW0108 - it is set later
+            roll_over=lambda key, plan: self.owned.roll_over(key, plan),  # noqa: PLW0108
+            cluster=self.cluster,
+            topics=self.topics,
+            now_ms=self.now_ms,
+        )
+
     def _make_mover(self) -> Mover:
         cluster, now_ms = self.cluster, self.now_ms
         return Mover(
-            begin_single_copies=self._begin_single_copies,
-            owned=self._owned_partitions,
-            roll_over=self._roll_over,
+            begin_single_copies=self.owned.begin_single_copies,
+            owned=self.owned.all,
+            roll_over=self.owned.roll_over,
             cluster=cluster,
             nodes=self.nodes,
             advisers=[
@@ -507,33 +524,6 @@ class Broker:
             return partition.state.route
         newest = self.partitions.known_epoch(key)
         return route_of(newest) if newest is not None else None
-
-    def _begin_single_copies(self) -> None:
-        """Begin an epoch of each partition that only this node stores and that needs more copies."""
-        for partition in self.partitions.all():
-            replica = partition.replica
-            is_waiting = partition.state.is_alone and not replica.can_append and replica.state.halted is None
-            if is_waiting and self.cluster.lacks_copies(partition.driver.key, replica.state.active):
-                partition.driver.want_owner()
-
-    def _owned_partitions(self) -> list[Owned]:
-        return [
-            Owned(
-                partition.driver.key,
-                partition.replica.state.active,
-                partition.replica.followers,
-                partition.pipeline.waits_for_all,
-                partition.pipeline.full_since_s,
-                partition.state.is_moving,
-            )
-            for partition in self.partitions.all()
-            if partition.state.assigner is not None
-        ]
-
-    def _roll_over(self, key: PartitionKey, plan: Plan) -> None:
-        partition = self.partitions.find(key)
-        if partition is not None:
-            partition.driver.roll_over(plan)
 
     # --- this node's description -----------------------------------------------------------------------
 

@@ -126,6 +126,8 @@ class Partition:
         next_deletion: the next deletion by retention; None if nothing will be deleted.
         unindexed_bytes: size of the part of the log that is not in the topic's indexes, so that lookups scan it.
         stored: how the epochs of the log are stored on the owner.
+        unapplied: values of `flush`, `engine` and `file_model` of before a change that the partition still has, and
+            why, as text; empty if it has those of the topic.
     """
 
     partition: int
@@ -142,6 +144,7 @@ class Partition:
     next_deletion: NextDeletion | None = None
     unindexed_bytes: int = 0
     stored: tuple[StoredEpochs, ...] = ()
+    unapplied: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +218,10 @@ class TopicSettings(TypedDict, total=False):
         deduplicate_records: drop a record if one of this many records before it has the same content; 0: as many as the
             node keeps. With both settings, a record is dropped if both conditions hold; with neither, no record is
             dropped.
-        engine: storage of the next epoch of each partition: "segment" for files, "memory", or the name of an engine
-            that is installed on the nodes.
-        file_model: files of the next epoch of each partition, for engine "segment". "per-partition": each partition has
-            its own; "shared": the newest records of many small partitions are in one log of each node.
+        engine: storage of new records: "segment" for files, "memory", or the name of an engine that is installed on
+            the nodes.
+        file_model: files of new records, for engine "segment". "per-partition": each partition has its own; "shared":
+            the newest records of many small partitions are in one log of each node.
     """
 
     flush: Flush | None

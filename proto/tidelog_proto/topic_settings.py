@@ -38,6 +38,8 @@ Stored = int | bool | str
 
 DEFAULT_ENGINE: Final = "segment"
 FLUSH_ASYNC: Final = "topic.async"
+MEMORY_ENGINE: Final = "memory"
+"""The engine of topics in memory."""
 MEMORY_ASYNC: Final = "memory-async"
 """The name, in epochs and directories, of the engine of topics with `engine` = memory and `flush` = async."""
 SHARED_FILES_ENGINE: Final = "segment-shared"
@@ -273,9 +275,9 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="engine",
-            help="Storage of the next epoch of each partition: files, memory, a RocksDB database, or another engine.",
+            help="Storage of new records: files, memory, a RocksDB database, or another engine.",
             kind=str,
-            choices={DEFAULT_ENGINE: DEFAULT_ENGINE, "memory": "memory", "rocksdb": "rocksdb"},
+            choices={DEFAULT_ENGINE: DEFAULT_ENGINE, MEMORY_ENGINE: MEMORY_ENGINE, "rocksdb": "rocksdb"},
             others="the name of an installed engine",
             default=DEFAULT_ENGINE,
             default_text="the node's `engine_default`",
@@ -284,7 +286,7 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="file_model",
-            help="Files of the next epoch of each partition: its own, or the newest records in a log that all share.",
+            help="Files of new records: each partition has its own, or the newest are in a log that all share.",
             kind=str,
             choices={"per-partition": pb.PER_PARTITION, "shared": pb.SHARED},
             default=pb.PER_PARTITION,

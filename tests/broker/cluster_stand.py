@@ -59,6 +59,10 @@ class StandCluster(Cluster):
         flush = active.flush or pb.ALWAYS
         return Plan(self._name, tuple(active.placement), active.ack_quorum, flush, engine=active.engine)
 
+    def settings_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+        """Return None unless the stand applies settings: tests begin epochs with other settings than their topic."""
+        return super().settings_plan(key, active) if self._stand.applies_settings else None
+
     def rank(self, key: PartitionKey, active: pb.EpochDescriptor) -> int:
         del key
         before = list(active.placement)[: list(active.placement).index(self._name)]
@@ -107,6 +111,8 @@ class ClusterStand:
         self.key: PartitionKey = KEY
         """The partition that `partition` and `owners` are about."""
         self.settings: dict[str, Any] = {"stop_timeout_ms": 500}
+        self.applies_settings = False
+        """Whether changed settings of the topic take effect by themselves."""
         self.peers: list[Peer] = []
         self._dirs: dict[str, NodeDir] = {}
 

@@ -375,6 +375,7 @@ class Process:
             neighbours=self.cluster,
             taken_over=self.taken_over,
             route_news=self.route_news,
+            may_differ=lambda _: None,
             storage_failed=self.storage_failed,
         )
 

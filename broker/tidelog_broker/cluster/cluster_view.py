@@ -29,10 +29,12 @@ from tidelog_broker.core.placement.planning import (
     lacks_copies,
     lacks_owner,
     move_plan,
+    nodes_without_engine,
     preferred_owner_plan,
     rank_of,
     replacement_plan,
     replication_settings,
+    settings_plan,
     takeover_plan,
 )
 from tidelog_broker.core.placement.registry import NodeRegistry
@@ -63,6 +65,7 @@ class Cluster:
     Args:
         nodes: the registered nodes; empty without a cluster.
         info: returns this node's address for clients.
+        has_engine: returns whether this node has a storage engine; other nodes announce theirs.
         backfill_bytes_per_s: the rate of fetching sealed epochs; 0: unlimited.
     """
 
@@ -74,6 +77,7 @@ class Cluster:
         topics: TopicRegistry,
         nodes: NodeRegistry,
         info: Callable[[], pb.NodeInfo],
+        has_engine: Callable[[str], bool] = lambda _: True,
         backfill_bytes_per_s: int = 0,
     ) -> None:
         self._node_id = node_id
@@ -81,6 +85,7 @@ class Cluster:
         self._topics = topics
         self._registry = nodes
         self._info = info
+        self._has_own_engine = has_engine
         self._backfill_rate = BackfillRate(backfill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
@@ -184,6 +189,25 @@ class Cluster:
         None if the owner has the role, or no replica with the role can take over now.
         """
         return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), lagging=lagging)
+
+    def settings_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+        """Return the epoch with the flush and engine of the topic on the same nodes; None if `active` has them."""
+        config = self._topics.config_of(key[0])
+        return None if config is None else settings_plan(active, replication_settings(config))
+
+    def settings_fault(self, key: PartitionKey, active: pb.EpochDescriptor) -> str:
+        """Return why the owner must not begin the epoch of `settings_plan` now, with a remedy; empty if it may."""
+        config = self._topics.config_of(key[0])
+        if config is not None:
+            wishes = replication_settings(config)
+            if lacking := nodes_without_engine(active, wishes, self._has_engine):
+                return (
+                    f"engine {wishes.engine} is not installed on {', '.join(lacking)}; install its package there and "
+                    "restart the node, or set another engine"
+                )
+        if active.owner not in self._available():
+            return f"node {active.owner} is being drained or stopped; the next owner applies the settings"
+        return ""
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -366,8 +390,20 @@ class Cluster:
         return record is not None and record.removed
 
     def _wishes(self, key: PartitionKey, active: pb.EpochDescriptor) -> ReplicationSettings:
+        """Return the settings of the next epoch: the topic's, except for an engine that a node of `active` lacks."""
         config = self._topics.config_of(key[0])
-        return current_replication_settings(active) if config is None else replication_settings(config)
+        if config is None:
+            return current_replication_settings(active)
+        wishes = replication_settings(config)
+        if nodes_without_engine(active, wishes, self._has_engine):
+            return wishes._replace(flush=active.flush or pb.ALWAYS, engine=active.engine)
+        return wishes
+
+    def _has_engine(self, node_id: str, engine: str) -> bool:
+        if node_id == self._node_id:
+            return self._has_own_engine(engine)
+        record = self._registry.get(node_id)
+        return record is not None and engine in record.engines
 
 
 def _discard_messages(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Route, Routes
@@ -13,13 +13,26 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class TopicDescriptions:
-    """Describes topics as this node knows them."""
+    """Describes topics as this node knows them.
 
-    def __init__(self, topics: TopicRegistry, partitions: Partitions, routes: Routes, cluster: Cluster) -> None:
+    Args:
+        unapplied: returns which changed settings a partition of this node does not have yet, and why; empty if none.
+    """
+
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        partitions: Partitions,
+        routes: Routes,
+        cluster: Cluster,
+        *,
+        unapplied: Callable[[PartitionKey], str],
+    ) -> None:
         self._topics = topics
         self._partitions = partitions
         self._routes = routes
         self._cluster = cluster
+        self._unapplied = unapplied
 
     def topic(self, record: pb.TopicRecord, only: Iterable[int] | None = None) -> pb.TopicInfo:
         """Describe a topic and all partitions, or those in `only`; open local ones with their offsets and sizes."""
@@ -28,7 +41,9 @@ class TopicDescriptions:
             key = (record.topic_id, index)
             here = self._partitions.find(key)
             if here is not None:
-                info.partitions.append(describe_partition(here.state))
+                described = describe_partition(here.state)
+                described.unapplied = self._unapplied(key)
+                info.partitions.append(described)
                 continue
             route = self._routes.get(key) or Route(0, "", ())
             state = "away" if self._cluster.alive(route.owner) else "no owner"

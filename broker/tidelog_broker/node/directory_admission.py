@@ -75,6 +75,7 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
         roles=roles_to(roles_named(settings.roles)),
         incarnation=broker.incarnation,
         directory_id=broker.dir.directory_id,
+        engines=broker.engines.names,
         features=sorted(broker.features.own),
         software=NODE_SOFTWARE,
     )

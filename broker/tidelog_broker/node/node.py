@@ -151,6 +151,7 @@ class Node:
         broker.tasks.spawn(self._beat(), "heartbeat")
         broker.tasks.spawn(self._clean(), "retention")
         broker.tasks.spawn(self._compact(), "compaction")
+        broker.tasks.spawn(broker.changed_settings.run(), "applying changed settings")
         broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
         broker.tasks.spawn(self._expiry().run(), "expiring groups")
         broker.tasks.spawn(GroupLoading(broker.groups, broker.partitions.find).run(), "loading groups")

@@ -180,6 +180,7 @@ class Partition:
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changes.changed()
         self.changes.wake()  # Readers that wait beyond the end can be refused now.
+        self.tools.may_differ(self.driver.key)
         self.pipeline.start_next_group()
 
     def _count_beginning(self, epoch: int) -> None:
@@ -313,6 +314,7 @@ class Partition:
         self.log.indexes.switch(indexed_columns(record.config))
         self.deduplication.configure()
         self._screen()
+        self.tools.may_differ(self.driver.key)
 
     def _screen(self) -> None:
         self.pipeline.screen_by(self.deduplication if self.deduplication.is_on else None)

@@ -13,6 +13,7 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteWatch
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.partition.full_disk_refusals import FullDiskRefusals
 from tidelog_broker.replication.driver_ports import Neighbours
@@ -55,5 +56,8 @@ class PartitionTools:
     """Collects the epochs that begin on this node, for log lines."""
     route_news: RouteWatch
     """Informed of each epoch that has ended."""
+    may_differ: Callable[[PartitionKey], None]
+    """Called with a partition whose open epoch may have other settings than its topic: it begins on this node, or the
+    topic has changed."""
     storage_failed: Callable[[str, BaseException], None]
     """Called with the name of the partition and the error after a failed write or sync: the node then stops."""

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.core.placement.planning import has_live_quorum
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
@@ -190,7 +189,7 @@ class Mover:
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
         """Begin to move a partition; return False if that was tried too often, or would make its writers wait."""
-        if not self._is_able(owned, plan):
+        if not owned.can_begin(plan, self._now_ms(), alive=self._cluster.alive):
             return False
         epoch, tries = self._tries.get(owned.key, (-1, 0))
         if epoch != owned.active.epoch:
@@ -209,17 +208,6 @@ class Mover:
         )
         self._roll_over(owned.key, plan)
         return True
-
-    def _is_able(self, owned: Owned, plan: Plan) -> bool:
-        """Return whether replicas that keep up suffice to end the epoch, and live ones to write to the next.
-
-        A damaged copy has no vote, and a copy in doubt must be completed first.
-        """
-        now_ms = self._now_ms()
-        lagging = owned.lagging(now_ms)
-        return owned.can_end(now_ms) and has_live_quorum(
-            plan, alive=lambda node: node not in lagging and self._cluster.alive(node)
-        )
 
 
 def _by_turns(some: Iterable[_Move], others: Iterable[_Move]) -> Iterator[_Move]:

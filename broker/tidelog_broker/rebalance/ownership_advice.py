@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.core.placement.planning import has_live_quorum
 from tidelog_broker.core.replication.epoch_writer import Follower
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
@@ -64,6 +65,14 @@ class Owned(NamedTuple):
         """Return whether enough replicas besides `without` keep up to decide the end of the epoch quickly."""
         unable = self.lagging(now_ms).union(without)
         return len(self.active.placement) - len(unable) >= self.active.ack_quorum
+
+    def can_begin(self, plan: Plan, now_ms: int, *, alive: Callable[[str], bool]) -> bool:
+        """Return whether replicas that keep up suffice to end the epoch, and live ones to write to the planned one.
+
+        A damaged copy has no vote, and a copy in doubt must be completed first.
+        """
+        lagging = self.lagging(now_ms)
+        return self.can_end(now_ms) and has_live_quorum(plan, alive=lambda node: node not in lagging and alive(node))
 
 
 class Adviser(Protocol):

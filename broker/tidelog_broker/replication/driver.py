@@ -461,12 +461,12 @@ class ReplicaDriver:
             return
 
         def synced(error: BaseException | None) -> None:
-            if error is None and not self.stopped:
-                try:
+            try:
+                if error is None and not self.stopped:
                     store.sync()  # It has nothing to sync any more, and notes that.
-                except StorageError as failed:
-                    error = failed
-            self._appended(group, started, ok=True, error=error)
+                self._appended(group, started, ok=True, error=error)
+            except Exception as fault:  # noqa: BLE001 - an engine of another package can raise any error
+                self._fail(fault)  # Otherwise the batches would wait forever.
 
         self._tools.syncs.request(store.sync_group, synced)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.storage.engine.store import SyncGroup
+
+log = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
 
@@ -14,7 +17,7 @@ class GroupedSyncs:
     """Runs the syncs of `SyncGroup`s. Used on the event loop's thread.
 
     A sync covers everything that was appended before it began. Requests that arrive while one is running wait for the
-    next, so thousands of partitions share it.
+    next, so thousands of partitions share it. An exception that one of them raises afterwards concerns only that one.
     """
 
     def __init__(self, offload: Offload) -> None:
@@ -39,5 +42,13 @@ class GroupedSyncs:
         if following:
             self._waiting[group] = []
             self._begin(group, following)
+        faults: list[Exception] = []
         for done in served:
-            done(error)
+            try:
+                done(error)
+            except Exception as fault:  # noqa: BLE001 - raised below, when the others have been called
+                faults.append(fault)
+        for fault in faults[1:]:
+            log.error("one of several partitions failed after a sync that they share", exc_info=fault)
+        if faults:
+            raise faults[0]

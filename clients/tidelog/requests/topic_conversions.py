@@ -63,6 +63,7 @@ def partition_of(info: pb.PartitionInfo) -> Partition:
         next_deletion=_next_deletion(info),
         unindexed_bytes=info.unindexed_bytes,
         stored=tuple(StoredEpochs(one.first, one.last, one.engine) for one in info.stored),
+        unapplied=info.unapplied,
     )
 
 

@@ -30,6 +30,7 @@ from tidelog_cli.topics.description import (
     settings_text,
     stored_text,
     topic_document,
+    unapplied_text,
 )
 from tidelog_cli.topics.replica_status import copies_text
 from tidelog_cli.topics.setting_options import with_setting_options
@@ -136,7 +137,12 @@ def describe(
 
 def _remarks(topic: Topic, partition: Partition) -> tuple[str, ...]:
     """Return the remarks about a partition below the table; an empty one is not printed."""
-    return (plan_text(topic, partition), index_text(topic, partition), stored_text(partition))
+    return (
+        plan_text(topic, partition),
+        index_text(topic, partition),
+        stored_text(partition),
+        unapplied_text(partition),
+    )
 
 
 @with_setting_options

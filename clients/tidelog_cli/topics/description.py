@@ -49,6 +49,7 @@ def _details(partition: Partition) -> dict[str, Any]:
         },
         "unindexed_bytes": partition.unindexed_bytes,
         "stored": [asdict(one) for one in partition.stored],
+        "unapplied": partition.unapplied or None,
         "replicas": [asdict(replica) for replica in partition.replicas],
     }
 
@@ -122,6 +123,11 @@ def stored_text(partition: Partition) -> str:
         for one in partition.stored
     ]
     return f"has {', '.join(runs)}"
+
+
+def unapplied_text(partition: Partition) -> str:
+    """Return which settings of before a change a partition still has, and why; empty if it has those of the topic."""
+    return f"still has {partition.unapplied}" if partition.unapplied else ""
 
 
 def _storage_text(engine: str) -> str:

@@ -17,6 +17,7 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.storage.engine.store import SEGMENT
 from tidelog_broker.storage.engines.stores import unwritten
 from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_proto import broker_pb2 as pb
@@ -45,10 +46,10 @@ async def written(node: Node) -> None:
 
 
 async def switched(stand: Stand, engine: str, flush: pb.Flush) -> None:
-    """End the epoch of the topic `t`, and wait until its partition has begun one in another engine."""
-    node_id = stand.node.node_id
+    """Change the engine of the topic `t`, and wait until its partition has begun an epoch in it."""
     (partition,) = (one for one in stand.node.broker.partitions.all() if one.name.startswith("t/"))
-    partition.driver.roll_over(Plan(node_id, (node_id,), 1, flush, engine=engine))
+    named = {"": SEGMENT, MEMORY_ASYNC: MEMORY}.get(engine, engine)
+    await (await stand.peer()).ask(topic_alter=pb.TopicAlter(name="t", engine=named, flush=flush))
     await settled(
         lambda: partition.replica.state.active.engine == engine and partition.state.assigner is not None, "no new epoch"
     )

@@ -331,11 +331,11 @@ async def test_no_move_if_writers_would_wait_for_an_incomplete_copy() -> None:
     other.answered = True
     owned = next(one for one in world.owned() if "c" in one.active.placement)
     plan = Plan("a", ("a", "b", "d"), 2)
-    assert world.mover._is_able(owned, plan)
+    assert owned.can_begin(plan, 0, alive=world.cluster.alive)
     world.die("d")
-    assert not world.mover._is_able(owned, plan), "the next epoch would depend on the copy"
+    assert not owned.can_begin(plan, 0, alive=world.cluster.alive), "the next epoch would depend on the copy"
     world.slow.answered = True
-    assert world.mover._is_able(owned, plan)
+    assert owned.can_begin(plan, 0, alive=world.cluster.alive)
 
 
 def three_copies() -> World:

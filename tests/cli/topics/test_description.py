@@ -16,6 +16,7 @@ from tidelog_cli.topics.description import (
     retention_text,
     settings_text,
     topic_document,
+    unapplied_text,
 )
 
 ID = bytes(range(16))
@@ -126,3 +127,11 @@ def test_unindexed_bytes_are_shown_above_a_threshold() -> None:
     assert text == "has 40.0 MiB of records that are not indexed yet, so lookups scan them"
     assert index_text(topic(), behind) == ""
     assert index_text(topic(index_tag=True), Partition(0, "a", 3, unindexed_bytes=1 << 20)) == ""
+
+
+def test_settings_of_before_a_change_are_shown_with_the_reason() -> None:
+    waiting = Partition(0, "a", 3, unapplied="flush=always engine=segment: too few of its replicas keep up")
+    assert unapplied_text(waiting) == "still has flush=always engine=segment: too few of its replicas keep up"
+    assert unapplied_text(Partition(0, "a", 3)) == ""
+    (detailed,) = topic_document(topic(waiting), copies=True)["partitions"]
+    assert detailed["unapplied"] == waiting.unapplied

@@ -81,6 +81,7 @@ class Result:
     refusals: int
     rollbacks: int
     topics: int
+    altered: int
     forgotten: int
     compactions: int
     trace: str = ""
@@ -267,6 +268,7 @@ def run_seed(seed: int, *, trace: int = TRACE_SHOWN, kind: str | None = None) ->
         world.checks.refusals,
         world.checks.rollbacks,
         world.topics.made + world.topics.deleted,
+        world.topics.altered,
         world.checks.journals.forgotten,
         world.checks.journals.compactions,
         "\n".join(f"{at_us / 1000:10.3f} {what}" for at_us, what in world.clock.trace(trace)) if invariant else "",
@@ -294,7 +296,8 @@ def many(first: int, count: int, processes: int, run: Callable[[int], Result] = 
         f"{sum(result.events for result in results)} events, {sum(result.decisions for result in results)} epochs of "
         f"__meta decided, {sum(result.refusals for result in results)} starts refused, "
         f"{sum(result.rollbacks for result in results)} disks rolled back, "
-        f"{sum(result.topics for result in results)} topics made or deleted, metadata journals compacted in "
+        f"{sum(result.topics for result in results)} topics made or deleted, "
+        f"{sum(result.altered for result in results)} altered, metadata journals compacted in "
         f"{compacted} seeds, {len(failed)} seeds failed"
     )
     if failed:

@@ -1,10 +1,13 @@
-"""Topics that clients make and delete at any node, and what must have become of them in the end."""
+"""Topics that clients make, alter and delete at any node, and what must have become of them in the end.
+
+Alterations concern the settings that an epoch keeps. In the end, every open epoch has those of its topic.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tests.simulation.whole.network import Incoming
 
@@ -21,6 +24,20 @@ CHURN_GAP_MS = 150
 CHURNING_TOPICS = 4
 SLEEPY_TOPICS = 3
 CALM_CHANGES = 2
+ALTERED_SHARE = 0.25
+"""Share of the client's turns in which it alters a topic, if there is one."""
+
+
+class Wish(NamedTuple):
+    """Settings of an epoch."""
+
+    flush: pb.Flush
+    engine: str = "segment"
+    file_model: pb.FileModel = pb.PER_PARTITION
+
+
+DURABLE = (Wish(pb.ALWAYS), Wish(pb.ALWAYS, file_model=pb.SHARED))
+WISHES = (*DURABLE, Wish(pb.INTERVAL), Wish(pb.NEVER), Wish(pb.NEVER, file_model=pb.SHARED), Wish(pb.NEVER, "memory"))
 
 
 class Topics:
@@ -37,7 +54,9 @@ class Topics:
         self._number = 0
         self._partitions = self._random.choice([1, 1, 2, 4]) if not world.churns else 6
         self._gap_ms = GAP_MS if not world.churns else CHURN_GAP_MS
-        self.made = self.deleted = self.calm_changes = 0
+        self._wishes = DURABLE if world.sleeps or world.rolls_back else WISHES
+        """Where records are published, none may be lost with the power of machines."""
+        self.made = self.altered = self.deleted = self.calm_changes = 0
 
     def start(self) -> None:
         """Begin."""
@@ -52,6 +71,9 @@ class Topics:
             return
         processes = [process for process in self._world.processes() if process.is_up]
         if not processes:
+            return
+        if self._made and self._random.random() < ALTERED_SHARE:
+            self._alter(self._random.choice(processes))
             return
         keeps = self._world.sleeps or self._world.rolls_back
         if keeps and len(self._made) < SLEEPY_TOPICS:
@@ -73,6 +95,10 @@ class Topics:
             envelope = pb.Envelope(topic_create=pb.TopicCreate(name=name, config=config))
         self._ask(self._random.choice(processes), envelope, name)
 
+    def _alter(self, process: NodeProcess) -> None:
+        name, wish = self._random.choice(sorted(self._made)), self._random.choice(self._wishes)
+        self._ask(process, pb.Envelope(topic_alter=pb.TopicAlter(name=name, **wish._asdict())), name)
+
     def ask_for(self, name: str, is_asked: Callable[[NodeProcess], bool]) -> None:
         """Ask a node that `is_asked` picks for a topic that is never deleted."""
         self._for_good.add(name)
@@ -92,6 +118,9 @@ class Topics:
 
     def _answered(self, asked: pb.Envelope, name: str, answer: pb.Envelope) -> None:
         if answer.HasField("error"):
+            return
+        if asked.HasField("topic_alter"):
+            self.altered += 1
             return
         self.calm_changes += self._world.calm
         if name in self._for_good:
@@ -116,4 +145,7 @@ class Topics:
                 return f"{node.node_id} does not know {missing}"
             if back := [name for name in self._deleted if node.broker.topics.exists(name)]:
                 return f"{node.node_id} still has {back}"
+            for partition in node.broker.partitions.all():
+                if unapplied := node.broker.changed_settings.unapplied(partition.driver.key):
+                    return f"{partition.name} has {unapplied}"
         return "" if self.calm_changes >= CALM_CHANGES else "no topic can be made or deleted"

@@ -15,7 +15,7 @@ the active placement are, a takeover keeps the active placement: dead nodes with
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog_broker.core.placement.placement import (
     BOTH_ROLES,
@@ -34,7 +34,10 @@ from tidelog_broker.core.replication.paxos import seal_quorum
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.topic_settings import DEFAULT_ENGINE, MEMORY_ASYNC, SHARED_FILES_ENGINE
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, MEMORY_ASYNC, MEMORY_ENGINE, SHARED_FILES_ENGINE
+
+BUILT_IN_ENGINES: Final = frozenset({"", DEFAULT_ENGINE, SHARED_FILES_ENGINE, MEMORY_ENGINE, MEMORY_ASYNC})
+"""Engines that every node has, as in `pb.EpochDescriptor`. Nodes announce which others they have."""
 
 
 class ReplicationSettings(NamedTuple):
@@ -157,9 +160,28 @@ def move_plan(
             settings.flush,
             engine=settings.engine,
         )
-    if (active.flush and active.flush != settings.flush) or active.engine != settings.engine:
-        return Plan(active.owner, tuple(active.placement), active.ack_quorum, settings.flush, engine=settings.engine)
-    return None
+    return settings_plan(active, settings)
+
+
+def settings_plan(active: pb.EpochDescriptor, settings: ReplicationSettings) -> Plan | None:
+    """Return the epoch with a topic's flush and engine on the nodes of the active one; None if that one has them."""
+    if active.flush in {pb.FLUSH_UNSPECIFIED, settings.flush} and active.engine == settings.engine:
+        return None
+    return Plan(active.owner, tuple(active.placement), active.ack_quorum, settings.flush, engine=settings.engine)
+
+
+def nodes_without_engine(
+    active: pb.EpochDescriptor, settings: ReplicationSettings, has_engine: Callable[[str, str], bool]
+) -> list[str]:
+    """Return the nodes of the active epoch that could not store records of a topic's engine, another than it has.
+
+    Args:
+        has_engine: returns whether a node, given by its id, has an engine, given by its name.
+    """
+    engine = settings.engine
+    if engine == active.engine or engine in BUILT_IN_ENGINES:
+        return []
+    return [node for node in active.placement if not has_engine(node, engine)]
 
 
 def has_live_quorum(plan: Plan, *, alive: Callable[[str], bool]) -> bool:

@@ -5,9 +5,9 @@ nodes, gossip only reports which of them are alive. The highest revision of a no
 replay. A removal is final; a node that returns needs a new id. Founders' records come from the bootstrap file with
 revision 0, because `__meta` has no owner before the founders have agreed on one.
 
-A node announces its own properties (address, zone, weight, roles, incarnation, features); operators drain and remove
-nodes. `announced`, `drained` and `removed` return the next revision for the owner of `__meta` to write. In `__meta` the
-records are wrapped in `MetaRecord`.
+A node announces its own properties (address, zone, weight, roles, incarnation, engines, features); operators drain and
+remove nodes. `announced`, `drained` and `removed` return the next revision for the owner of `__meta` to write. In
+`__meta` the records are wrapped in `MetaRecord`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ ZONE_CHARS_MAX: Final = 200
 _HOST_CHARS_MAX: Final = 253
 FEATURES_MAX: Final = 256
 FEATURE_CHARS_MAX: Final = 100
+ENGINES_MAX: Final = 64
+ENGINE_CHARS_MAX: Final = 64
 DIRECTORY_ID_BYTES: Final = 16
 
 _ROLES: Final = ((pb.INGESTION, Role.INGESTION), (pb.PERSISTENCE, Role.PERSISTENCE))
@@ -234,6 +236,12 @@ def check_node(record: pb.NodeRecord) -> None:
         )
     for name in (*record.features, *([record.software] if record.software else [])):
         _text(f"a feature or version of {node}", name, FEATURE_CHARS_MAX)
+    if len(record.engines) > ENGINES_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"{node} may announce at most {ENGINES_MAX} engines, got {len(record.engines)}"
+        )
+    for name in record.engines:
+        _text(f"an engine of {node}", name, ENGINE_CHARS_MAX)
     if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
         raise ProtocolError(
             pb.INVALID_REQUEST,

@@ -263,3 +263,16 @@ def test_node_records_are_distinguished_from_topic_records() -> None:
     assert not pb.MetaRecord.FromString(topic.SerializeToString()).HasField("node")
     taken = {field.number for field in pb.TopicRecord.DESCRIPTOR.fields}
     assert taken.isdisjoint(field.number for field in pb.MetaRecord.DESCRIPTOR.fields)
+
+
+def test_announced_engines_are_bounded() -> None:
+    announced = record()
+    announced.engines.extend(f"engine-{number}" for number in range(registry_module.ENGINES_MAX))
+    check_node(announced)
+    announced.engines.append("one-more")
+    with pytest.raises(ProtocolError, match="may announce at most 64 engines, got 65"):
+        check_node(announced)
+    del announced.engines[:]
+    announced.engines.append("e" * (registry_module.ENGINE_CHARS_MAX + 1))
+    with pytest.raises(ProtocolError, match="an engine of node"):
+        check_node(announced)
