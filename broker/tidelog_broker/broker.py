@@ -351,7 +351,10 @@ class Broker:
             quotas=TopicQuotas(self.security.registry.quotas, self.topics),
             features=self.features,
             engines=TopicEngines(
-                engine_names, lambda name: engine_named(self.disk, name).capabilities, self.settings.engine_default
+                engine_names,
+                lambda name: engine_named(self.disk, name).capabilities,
+                self.settings.engine_default,
+                shares_files=self.settings.file_model_default == "shared",
             ),
         )
 
