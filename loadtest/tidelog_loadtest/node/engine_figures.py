@@ -79,6 +79,8 @@ class EngineSide:
         core_share: CPU usage without requests; 1 is one core. That of a node is the usage after the start.
         p50_ms, p99_ms: latency of one record at a time.
         rates: records per second of each round, in batches of one record.
+        cpu_us: processor time of the process for each of these records in µs, which other work on the machine changes
+            less than the rate.
     """
 
     start_s: float = 0.0
@@ -86,6 +88,7 @@ class EngineSide:
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     rates: list[float] = field(default_factory=list)
+    cpu_us: float = 0.0
 
     @property
     def records_per_s(self) -> float:
@@ -167,7 +170,7 @@ class EnginesResult:
         ratios = ", ".join(f"{ratio:.1f} at {count:,}" for count, ratio in self.shared_ratios().items())
         table = _table(
             f"Batches of one record, {self.plan.size_bytes} bytes, {self.plan.window:,} pending",
-            *("publish p50, p99", "probe", "delivery p50", "records/s", "probe", "first use"),
+            *("publish p50, p99", "probe", "delivery p50", "records/s", "probe", "CPU", "probe", "first use"),
             caption=f"Rate of shared, relative to segment, by partitions: {ratios}" if ratios else None,
         )
         for point in self.points:
@@ -179,6 +182,8 @@ class EnginesResult:
                 f"{point.delivery_p50_ms:.2f} ms",
                 f"{node.records_per_s:,.0f}",
                 f"{probe.records_per_s:,.0f}",
+                f"{node.cpu_us:,.0f} us",
+                f"{probe.cpu_us:,.0f} us",
                 f"{point.first_use_per_s:,.0f}/s",
             )
         return table

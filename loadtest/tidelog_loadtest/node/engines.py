@@ -24,7 +24,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,7 +117,7 @@ class _Comparison:
                 await self._latency(producer)
                 await self._delivery(client, producer)
                 await self._first_use(producer)
-                await self._rates(producer)
+                await self._rates(producer, node, probe)
                 self._look(node.process.pid)
                 self._say("looked")
 
@@ -173,26 +173,38 @@ class _Comparison:
         point.first_use_per_s = point.used / (time.monotonic() - began_s)
         self._say("used")
 
-    async def _rates(self, producer: Producer) -> None:
+    async def _rates(self, producer: Producer, node: Child, probe: Child) -> None:
+        sides = ((self._point.node, node), (self._point.probe, probe))
+        records, used_s = [0, 0], [0.0, 0.0]
+        in_turn = itertools.cycle(range(self._point.used))
         for _ in range(self._plan.rounds):
-            self._point.node.rates.append(await self._rate(producer))
-            run = await self._probe(Budget(seconds=self._plan.seconds), window=self._plan.window)
-            self._point.probe.rates.append(run.records_per_s)
+            for number, (side, child) in enumerate(sides):
+                before_s = cpu_s(child.process.pid)
+                if side is self._point.node:
+                    run = await self._spread(producer, in_turn)
+                else:
+                    run = await self._probe(Budget(seconds=self._plan.seconds), window=self._plan.window)
+                used_s[number] += cpu_s(child.process.pid) - before_s
+                records[number] += run.records
+                side.rates.append(run.records_per_s)
+        for number, (side, _) in enumerate(sides):
+            side.cpu_us = used_s[number] / max(1, records[number]) * 1_000_000
         self._say("rate")
 
-    async def _rate(self, producer: Producer) -> float:
-        """Publish single records to the used partitions in turn for a round; return records per second."""
-        in_turn = itertools.cycle(range(self._point.used))
-        records, began_s = 0, time.monotonic()
+    async def _spread(self, producer: Producer, in_turn: Iterator[int]) -> Run:
+        """Publish single records to the partitions in turn for a round."""
+        run, budget = Run(), Budget(seconds=self._plan.seconds)
 
         async def send_in_turn() -> None:
-            nonlocal records
-            while time.monotonic() < began_s + self._plan.seconds:
+            while budget.take():
                 await producer.send(self._value, partition=next(in_turn))
-                records += 1
+                run.add(1, len(self._value))
 
+        budget.begin()
+        run.begin()
         await self._at_once(send_in_turn)
-        return records / (time.monotonic() - began_s)
+        run.end()
+        return run
 
     async def _at_once(self, work: Any) -> None:
         async with asyncio.TaskGroup() as group:

@@ -25,7 +25,7 @@ async def test_all_storages_are_measured_beside_the_probe(tmp_path: Path) -> Non
     assert told == list(range(1, ENGINE_STEPS * len(STORAGES) + 1))
     for point in result.points:
         sides = (point.node, point.probe)
-        assert all(min(side.start_s, side.p50_ms, side.p99_ms, side.records_per_s) > 0 for side in sides)
+        assert all(min(side.start_s, side.p50_ms, side.p99_ms, side.records_per_s, side.cpu_us) > 0 for side in sides)
         assert (point.partitions, point.used) == (20, 8)
         assert min(point.delivery_p50_ms, point.first_use_per_s, point.rss_anon_bytes, point.disk_bytes) > 0
         assert point.rss_bytes >= point.rss_anon_bytes
