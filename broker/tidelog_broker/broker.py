@@ -62,12 +62,14 @@ from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
 from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.engine_tallies import EngineTallies
 from tidelog_broker.replication.grouped_syncs import GroupedSyncs
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.engines.installed import InstalledEngines
+from tidelog_broker.storage.engine.store import SHARED
 from tidelog_broker.storage.engines.stores import engine_named, engine_names
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
@@ -211,11 +213,12 @@ class Broker:
             failed=lambda error: self.lifecycle.storage_failed("the journals", error),
             full=self._journal_full,
         )
+        engines = EngineTallies()
         tools = Tools(
             io=self.threads.io,
             readers=self.threads.readers,
             ahead=self.threads.ahead,
-            syncs=GroupedSyncs(self.threads.shared_syncs),
+            syncs=GroupedSyncs(self.threads.shared_syncs, engines.of(SHARED)),
             fs=fs,
             chains=chains,
             neighbours=self.cluster,
@@ -224,8 +227,10 @@ class Broker:
             now_ms=self.now_ms,
             wall_us=self.clock.now_us,
             group_bytes=self.settings.group_bytes,
+            engines=engines,
         )
         self._writes = tools.writes
+        self.engine_tallies = engines
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
 
     def _open_incarnations(self) -> IncarnationRegistry:
@@ -359,7 +364,10 @@ class Broker:
             quotas=TopicQuotas(self.security.registry.quotas, self.topics),
             features=self.features,
             engines=TopicEngines(
-                engine_names, lambda name: engine_named(self.disk, name).capabilities, self.settings.engine_default
+                engine_names,
+                lambda name: engine_named(self.disk, name).capabilities,
+                self.settings.engine_default,
+                shares_files=self.settings.file_model_default == "shared",
             ),
         )
 

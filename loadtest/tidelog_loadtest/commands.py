@@ -26,8 +26,8 @@ from tidelog_loadtest.measure.environment import environment_of
 from tidelog_loadtest.measure.product import FlushName
 from tidelog_loadtest.measure.progress import shown
 from tidelog_loadtest.measure.results import Result, caption_of, table_of
+from tidelog_loadtest.node import engine_commands, scan
 from tidelog_loadtest.node import records as bench
-from tidelog_loadtest.node import scan
 from tidelog_loadtest.node.curve_drawing import drawn
 from tidelog_loadtest.node.fairness import STAGES, FairnessPlan, fairness
 from tidelog_loadtest.node.key_index import COMPACTED_KEYS, KeyedPlan, keyed
@@ -100,6 +100,7 @@ def register(app: typer.Typer) -> None:
     commands.register(group)
     live_commands.register(group)
     idle_commands.register(group)
+    engine_commands.register(group)
     app.add_typer(group, name="bench")
 
 

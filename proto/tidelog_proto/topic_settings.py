@@ -290,6 +290,7 @@ TOPIC_SETTINGS: Final = {
             kind=str,
             choices={"per-partition": pb.PER_PARTITION, "shared": pb.SHARED},
             default=pb.PER_PARTITION,
+            default_text="the node's `file_model_default`",
             feature="topic.files",
             since="0.3.0",
         ),

@@ -20,7 +20,7 @@ from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.auth.principal_names import principal_name_fault
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, REPLICATION_FACTOR_MAX, RETENTION_MS_MAX
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT, POLL_US_MAX
-from tidelog_proto.topic_settings import DEFAULT_ENGINE, OTHER_NAME_PATTERN
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, MEMORY_ASYNC, OTHER_NAME_PATTERN, SHARED_FILES_ENGINE
 
 OFFSETS_PARTITIONS_MAX: Final = 1_024
 PARTITIONS_MAX_DEFAULT: Final = 120_000
@@ -361,6 +361,11 @@ class NodeSettings(BaseModel):
         pattern=f"^{OTHER_NAME_PATTERN}$",
         description="Engine of new topics that set none; the value of the node that owns `__meta` applies.",
     )
+    file_model_default: Literal["per-partition", "shared"] = Field(
+        "per-partition",
+        description="File model of new topics that set none and have `engine` = segment; the value of the node that "
+        "owns `__meta` applies.",
+    )
     rocksdb_preset: Literal["small", "normal", "large"] = Field(
         "normal",
         description="Sizes of the engine rocksdb: `small` for devices, with about 5 MiB of memory for it, `normal` "
@@ -461,6 +466,22 @@ class NodeSettings(BaseModel):
                 "missing records could take more than a second"
             )
         return value
+
+    @model_validator(mode="after")
+    def _check_storage_of_new_topics(self) -> Self:
+        if self.engine_default in {SHARED_FILES_ENGINE, MEMORY_ASYNC}:
+            how = (
+                f"engine_default to {DEFAULT_ENGINE} and file_model_default to shared"
+                if self.engine_default == SHARED_FILES_ENGINE
+                else "engine_default to memory, and flush to async when a topic is created"
+            )
+            raise ValueError(f"engine_default is the name of an engine, got {self.engine_default}; set {how}")
+        if self.file_model_default == "shared" and self.engine_default != DEFAULT_ENGINE:
+            raise ValueError(
+                f"file_model_default = shared needs engine_default = {DEFAULT_ENGINE}, got {self.engine_default}, "
+                "which has no files of each partition; change one of them"
+            )
+        return self
 
     @field_validator("advertise_host")
     @classmethod

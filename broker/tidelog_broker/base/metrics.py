@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidelog_broker.base.engine_gauges import EngineGauges
 from tidelog_broker.base.node_gauges import GroupGauges, NodeGauges
 from tidelog_broker.base.partition_gauges import PartitionGauges
 from tidelog_proto.process.hot_path_metrics import LABEL_VALUES_MAX, OTHER, Durations, TallyCounter
@@ -136,6 +137,7 @@ class NodeMetrics:
             "tidelog_owner_changes", "Epochs that began with this node as their owner after an epoch of another owner"
         )
         self.node = NodeGauges(self.registry, VERSION)
+        self.engines = EngineGauges(self.registry)
         # Register these before `_Omitted`: collecting them sets the counts that it reads.
         self.partitions, self.group_positions = PartitionGauges(self.registry), GroupGauges(self.registry)
         self.registry.register(

@@ -31,7 +31,6 @@ from tidelog_broker.metadata.features import FeatureGate
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
-from tidelog_broker.storage.engine.store import SEGMENT
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
@@ -94,7 +93,7 @@ class Controller:
         check_topic_name(request.name)
         refuse_unknown_fields(request)
         config = complete_config(
-            self._with_engine(request), copies_default=self._usual_copies(), copies_max=self._copies_max
+            self._with_storage(request), copies_default=self._usual_copies(), copies_max=self._copies_max
         )
         self._engines.check(config)
         async with self._changing:
@@ -169,16 +168,15 @@ class Controller:
                 await self._write_new(AUDIT_TOPIC, uuid.uuid4().bytes, config, epoch=epoch)
                 log.info("created the internal topic %s", AUDIT_TOPIC)
 
-    def _with_engine(self, request: pb.TopicCreate) -> pb.TopicConfig:
-        """Return the requested configuration with an engine.
+    def _with_storage(self, request: pb.TopicCreate) -> pb.TopicConfig:
+        """Return the requested configuration with the engine and the file model of the node, where it sets none.
 
         Raises:
             ProtocolError: a node does not support the engine, see `FeatureGate.check`.
         """
         config = pb.TopicConfig()
         config.CopyFrom(request.config)
-        if not config.engine and self._engines.default != SEGMENT:
-            config.engine = self._engines.default
+        if self._engines.fill_in(config):
             self._features.check(pb.TopicRecord(name=request.name, config=config))
         return config
 

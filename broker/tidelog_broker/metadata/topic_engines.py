@@ -73,14 +73,33 @@ class TopicEngines:
         names: returns the names of the installed engines.
         capabilities: returns the capabilities of an engine; raises EngineMissingError.
         default: the engine of new topics that set none.
+        shares_files: whether new topics in segments that set no file model get the shared one.
     """
 
     def __init__(
-        self, names: Callable[[], Iterable[str]], capabilities: Callable[[str], Capabilities], default: str = SEGMENT
+        self,
+        names: Callable[[], Iterable[str]],
+        capabilities: Callable[[str], Capabilities],
+        default: str = SEGMENT,
+        *,
+        shares_files: bool = False,
     ) -> None:
         self._names = names
         self._capabilities = capabilities
-        self.default = default
+        self._default = default
+        self._shares_files = shares_files
+
+    def fill_in(self, config: pb.TopicConfig) -> bool:
+        """Set the node's engine and file model in the configuration of a new topic that sets none.
+
+        Returns whether it changed; the usual values, segment and a file of each partition, stay unset.
+        """
+        is_changed = False
+        if not config.engine and self._default != SEGMENT:
+            config.engine, is_changed = self._default, True
+        if not config.file_model and self._shares_files and config.engine in {"", SEGMENT}:
+            config.file_model, is_changed = pb.SHARED, True
+        return is_changed
 
     def check(self, config: pb.TopicConfig) -> None:
         """Refuse a configuration that its engine cannot apply.

@@ -11,18 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+from tidelog_broker.base.engine_gauges import EngineFigures
 from tidelog_broker.base.management_answers import Health
 from tidelog_broker.base.node_gauges import MEMBERSHIPS, ROLES, Bounded, GroupPosition, NodeFigures
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.groups.shards import GroupShards
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.replication.engine_tallies import EngineTally
 from tidelog_proto import broker_pb2 as pb
 
 
 def watch_figures(broker: Broker, health: Health) -> None:
     """Register the sources of the node's gauges."""
     broker.metrics.node.watch(lambda: node_figures(broker, health))
+    broker.metrics.engines.watch(lambda: engine_figures(broker))
     bound = broker.settings.metrics_positions_max
     broker.metrics.group_positions.watch(lambda: group_positions(broker.groups, broker.topics, bound))
 
@@ -69,6 +72,25 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
         feature_level=broker.features.level.number,
         supported_feature_level=broker.features.supported_level,
     )
+
+
+def engine_figures(broker: Broker) -> dict[str, EngineFigures]:
+    """Return the figures of each engine that has counted appends, or that stores epochs of open partitions."""
+    partitions, epochs, sizes = Counter[str](), Counter[str](), Counter[str]()
+    tallies = dict(broker.engine_tallies.all())
+    for partition in broker.partitions.all():
+        stores = partition.log.epochs
+        if stores:
+            partitions[stores[-1].engine] += 1
+        for store in stores:
+            epochs[store.engine] += 1
+            sizes[store.engine] += store.size_bytes
+    found = dict[str, EngineFigures]()
+    for engine in {*epochs, *tallies}:
+        # An engine that only stores epochs of earlier processes has no tally; there are few of these.
+        tally = tallies.get(engine) or EngineTally()
+        found[engine] = EngineFigures(partitions[engine], epochs[engine], sizes[engine], tally.appends, tally.syncs)
+    return found
 
 
 def current_copies(partition: Partition, alive: Callable[[str], bool], *, now_ms: int, lag_ms_max: int) -> int:

@@ -52,6 +52,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.background_syncs import BackgroundSyncs
 from tidelog_broker.replication.driver_ports import Listener, Tools
+from tidelog_broker.replication.engine_tallies import EngineTally
 from tidelog_broker.replication.log_writer import sleeps
 from tidelog_broker.replication.replica_log import BatchRange, ReplicaLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
@@ -138,6 +139,8 @@ class ReplicaDriver:
         """The epoch of the newest append, and whether its appends are synced."""
         self._is_grouped = False
         """Whether that epoch is synced together with those of other partitions."""
+        self._tally = EngineTally()
+        """Counts the appends and syncs of that epoch's engine."""
         self._in_doubt = bool(view.doubt)
         self._ahead = BackgroundSyncs(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
@@ -421,6 +424,7 @@ class ReplicaDriver:
         if epoch != group[0].epoch:
             epoch, synced = self._synced = (group[0].epoch, self.view.syncs_appends(group[0].epoch))
             self._is_grouped = self.view.shares_log(group[0].epoch)
+            self._tally = self._tools.engines.of(self.view.engine(group[0].epoch))
         inline_writes, is_grouped = self._tools.inline_writes, synced and self._is_grouped
         if (not synced or is_grouped) and not self._tools.io.pending:
             size_bytes = log_writer.padded_bytes(group)
@@ -478,6 +482,9 @@ class ReplicaDriver:
         if self.stopped:
             return
         assert self._listener is not None
+        if ok:
+            self._tally.appends += 1
+            self._tally.syncs += self._synced[1] and not self._is_grouped
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
         # An append at a follower without gaps moves no deadline to an earlier time.

@@ -12,6 +12,7 @@ from typing import Protocol
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.effects import Append, EpochDecided, EpochLost, Sending
 from tidelog_broker.core.replication.ports import ClusterHints
+from tidelog_broker.replication.engine_tallies import EngineTallies
 from tidelog_broker.replication.grouped_syncs import GroupedSyncs
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
@@ -62,6 +63,8 @@ class Tools:
     group_bytes: int
     writes: Tally = field(default_factory=Tally)
     """The number of completed writes of logs and journals."""
+    engines: EngineTallies = field(default_factory=EngineTallies)
+    """Counts of appends and syncs by engine; those of `syncs` are counted by itself."""
 
 
 class Listener(Protocol):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tidelog_broker.base.offload import Offload
+from tidelog_broker.replication.engine_tallies import EngineTally
 from tidelog_broker.storage.engine.store import SyncGroup
 
 log = logging.getLogger(__name__)
@@ -18,10 +19,15 @@ class GroupedSyncs:
 
     A sync covers everything that was appended before it began. Requests that arrive while one is running wait for the
     next, so thousands of partitions share it. An exception that one of them raises afterwards concerns only that one.
+
+    Args:
+        offload: runs the syncs.
+        tally: counts the syncs that have succeeded.
     """
 
-    def __init__(self, offload: Offload) -> None:
+    def __init__(self, offload: Offload, tally: EngineTally | None = None) -> None:
         self._offload = offload
+        self._tally = tally or EngineTally()
         self._waiting: dict[SyncGroup, list[Done]] = {}
         """For each group with a running sync, those who wait for the next."""
 
@@ -39,6 +45,7 @@ class GroupedSyncs:
 
     def _ended(self, group: SyncGroup, served: list[Done], error: BaseException | None) -> None:
         following = self._waiting.pop(group)
+        self._tally.syncs += error is None
         if following:
             self._waiting[group] = []
             self._begin(group, following)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tidelog import NextDeletion, Partition, Topic
 from tidelog_cli.base.output import ABSENT, bytes_text, time_text
 from tidelog_proto.limits import MIB
-from tidelog_proto.topic_settings import DEFAULT_ENGINE, DESCRIBED, SHARED_FILES_ENGINE
+from tidelog_proto.topic_settings import DEFAULT_ENGINE, DESCRIBED, MEMORY_ASYNC, SHARED_FILES_ENGINE
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
 """Fewer unindexed bytes than these are not reported: an index usually lacks the newest records."""
@@ -133,6 +133,8 @@ def unapplied_text(partition: Partition) -> str:
 def _storage_text(engine: str) -> str:
     if engine == SHARED_FILES_ENGINE:
         return "shared files"
+    if engine == MEMORY_ASYNC:
+        return "memory, written later"
     return "files of its own" if engine == DEFAULT_ENGINE else engine
 
 

@@ -58,7 +58,8 @@ NODE_REFUSED: Final = (
     *("tls_ca_file", "tls_cert_file", "tls_crl_file", "tls_key_file"),
     *("jwt_audience", "jwt_issuer", "jwt_jwks", "jwt_leeway_s", "jwt_principal_claim", "jwt_roles_claim"),
     *("audit_topic", "audit_retention_bytes", "audit_retention_ms"),
-    *("group_retention_ms", "offsets_partitions", "replication_factor_default", "engine_default"),
+    *("group_retention_ms", "offsets_partitions", "replication_factor_default"),
+    *("engine_default", "file_model_default"),
 )
 """Settings of a node that environment variables do not change: identity, trust, addresses, and retention. A test checks
 that each setting of a node is here or in `NODE_VARIABLES`."""

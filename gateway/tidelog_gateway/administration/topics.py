@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog.model import NextDeletion, Partition, Topic
+from tidelog.model import NextDeletion, Partition, StoredEpochs, Topic
 from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import Gateway, GatewayDep, TopicName, TopicPath, json_response
 from tidelog_gateway.history.history import History
@@ -75,6 +75,20 @@ class NextDeletionView(BaseModel):
     ]
 
 
+class StoredEpochsView(BaseModel):
+    """Consecutive epochs of a partition that are stored in the same way."""
+
+    first: int
+    last: int
+    engine: Annotated[
+        str,
+        Field(
+            description="Storage engine: segment, memory, rocksdb, or another one. segment-shared: segment with "
+            "file_model=shared. memory-async: memory with flush=async."
+        ),
+    ]
+
+
 class PartitionView(BaseModel):
     """One partition of a described topic."""
 
@@ -95,9 +109,14 @@ class PartitionView(BaseModel):
         Field(description="The segment that retention deletes next; null if retention deletes nothing."),
     ]
     unindexed_bytes: Annotated[int, Field(description="Bytes that are not indexed yet, which searches scan.")]
+    stored: Annotated[
+        list[StoredEpochsView],
+        Field(description="How the owner stores the epochs of the log, oldest first; empty if it does not answer."),
+    ]
 
 
 _view_of_deletion = view_maker(NextDeletionView, NextDeletion)
+_view_of_epochs = view_maker(StoredEpochsView, StoredEpochs)
 
 
 def _view_of_partition(partition: Partition) -> dict[str, Any]:
@@ -119,6 +138,7 @@ def _view_of_partition(partition: Partition) -> dict[str, Any]:
         "newest_append_ms": partition.newest_append_us // 1000 or None,
         "next_deletion": None if following is None else _view_of_deletion(following),
         "unindexed_bytes": partition.unindexed_bytes,
+        "stored": [_view_of_epochs(one) for one in partition.stored],
     }
 
 

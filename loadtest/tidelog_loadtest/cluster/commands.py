@@ -11,8 +11,7 @@ from typing import Annotated, Protocol
 
 import typer
 import uvloop
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest.cluster.acknowledgement_ledger import NUMBER_BYTES
@@ -44,8 +43,8 @@ class Shown(Protocol):
         """Return the object that `--json` prints."""
         ...
 
-    def table(self) -> Table:
-        """Return the result as a table."""
+    def table(self) -> RenderableType:
+        """Return the result as a table, or as several."""
         ...
 
 

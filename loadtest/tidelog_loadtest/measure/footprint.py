@@ -35,9 +35,26 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_anon_bytes(pid: int) -> int:
-    """Return the private memory of a process in bytes."""
+    """Return the private memory of a process in bytes.
+
+    Raises:
+        ProcessLookupError: the process has ended.
+    """
+    return _status_bytes(pid, "RssAnon:")
+
+
+def rss_bytes(pid: int) -> int:
+    """Return the resident memory of a process in bytes, including the resident pages of files that it maps.
+
+    Raises:
+        ProcessLookupError: the process has ended.
+    """
+    return _status_bytes(pid, "VmRSS:")
+
+
+def _status_bytes(pid: int, name: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
+        if line.startswith(name):
             return int(line.split()[1]) * _KIB
     raise ProcessLookupError(f"process {pid} has no memory: it has ended")
 

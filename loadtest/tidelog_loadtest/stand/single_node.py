@@ -11,7 +11,7 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -21,6 +21,7 @@ from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest.stand.secured_node import protect
 
+NODE_LOG: Final = "node.log"
 _LOG_TAIL_BYTES: Final = 2_000
 
 
@@ -80,7 +81,7 @@ async def stand(
             protected = protect(directory) if secure else None
             client_options = ClientOptions()
             if bootstrap is None:
-                node = await _start_node(stack, directory, *(protected.node_options if protected else ()))
+                node = await start_node(stack, directory, *(protected.node_options if protected else ()))
                 bootstrap = f"127.0.0.1:{node.ready['port']}"
                 product_pids["node"] = node.process.pid
                 if protected:
@@ -90,7 +91,7 @@ async def stand(
                 sizes += ["--keep-bytes", str(keep_bytes)]
             if protected:
                 sizes += protected.probe_options
-            probe = await _start_probe(stack, directory, *sizes, *(["--sync"] if sync else []))
+            probe = await start_probe(stack, directory, *sizes, *(["--sync"] if sync else []))
             yield Stand(
                 bootstrap=bootstrap,
                 probe_port=probe.ready["port"],
@@ -104,19 +105,40 @@ async def stand(
         shutil.rmtree(directory)
 
 
-async def _start_node(stack: contextlib.AsyncExitStack, directory: Path, *options: str) -> Child:
+async def start_node(
+    stack: contextlib.AsyncExitStack, directory: Path, *options: str, environ: Mapping[str, str] | None = None
+) -> Child:
+    """Start a node with its data in `directory`/node and its log in `directory`/node.log; `stack` stops it.
+
+    Args:
+        stack: closes the log, and stops the node.
+        directory: existing directory; a node that ran in it before continues with its data.
+        options: further options of `tidelog node`.
+        environ: the node's environment; None for that of this process.
+
+    Raises:
+        CommandFailed: the node did not start; the message has the end of its log.
+    """
     arguments = ("node", *options, "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
-    log_path = directory / "node.log"
-    log: IO[bytes] = stack.enter_context(log_path.open("wb"))
+    log: IO[bytes] = stack.enter_context((directory / NODE_LOG).open("ab"))
     try:
-        return await stack.enter_async_context(running("node", arguments, log=log))
+        return await stack.enter_async_context(running("node", arguments, log=log, environ=environ))
     except CommandFailed as failure:
         # The log is deleted with the stand, so the message includes its end.
-        tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        raise CommandFailed(f"{failure}:\n{tail}", failure.exit_code) from failure
+        raise CommandFailed(f"{failure}:\n{log_tail(directory)}", failure.exit_code) from failure
 
 
-async def _start_probe(stack: contextlib.AsyncExitStack, directory: Path, *options: str) -> Child:
+def log_tail(directory: Path) -> str:
+    """Return the end of the log of a node that `start_node` started."""
+    return (directory / NODE_LOG).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+async def start_probe(stack: contextlib.AsyncExitStack, directory: Path, *options: str) -> Child:
+    """Start the limit probe with its file in `directory`/probe; `stack` stops it.
+
+    Raises:
+        CommandFailed: the probe did not start.
+    """
     (directory / "probe").mkdir()
     arguments = ("--data", str(directory / "probe"), *options)
     return await stack.enter_async_context(running("limit probe", arguments, module="tidelog_loadtest.probe.server"))

@@ -85,3 +85,22 @@ def test_seed_must_be_an_address(seed: str) -> None:
 def test_cluster_settings_have_limits(key: str, value: object) -> None:
     with pytest.raises(SettingsError, match=key):
         load(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"engine_default": "segment-shared"}, "file_model_default to shared"),
+        ({"engine_default": "memory-async"}, "flush to async when a topic is created"),
+        ({"engine_default": "rocksdb", "file_model_default": "shared"}, "needs engine_default = segment, got rocksdb"),
+        ({"file_model_default": "own"}, "file_model_default"),
+    ],
+)
+def test_storage_of_new_topics_must_exist(settings: dict[str, object], remedy: str) -> None:
+    with pytest.raises(SettingsError, match=remedy):
+        load(**settings)
+
+
+def test_new_topics_may_share_files() -> None:
+    assert load().file_model_default == "per-partition"
+    assert load(file_model_default="shared").engine_default == "segment"

@@ -261,3 +261,16 @@ async def test_new_topic_has_the_engine_of_the_node_unless_it_sets_one(stand: St
         assert await peer.read_all(topic.topic_id) == [b"value"]
     engines = {partition.state.name: partition.state.engine for partition in stand.node.broker.partitions.all()}
     assert (engines["usual/0"], engines["chosen/0"], engines["__meta/0"]) == ("rocksdb", "segment", "segment")
+
+
+async def test_new_topic_has_the_file_model_of_the_node_unless_it_sets_one(stand: Stand) -> None:
+    await stand.start(file_model_default="shared")
+    peer = await stand.peer()
+    usual, chosen = await peer.create("usual"), await peer.create("chosen", file_model=pb.PER_PARTITION)
+    in_memory = await peer.create("in-memory", engine="memory", flush=pb.NEVER)
+    for topic in (usual, chosen, in_memory):
+        (result,) = await peer.publish(topic.topic_id, batch(b"value"))
+        assert not result.HasField("error")
+    engines = {partition.state.name: partition.state.engine for partition in stand.node.broker.partitions.all()}
+    assert (engines["usual/0"], engines["chosen/0"]) == ("segment-shared", "segment")
+    assert (engines["in-memory/0"], engines["__meta/0"]) == ("memory", "segment")

@@ -95,3 +95,26 @@ def test_rocksdb_stores_one_copy_and_the_refusal_names_the_engines_that_store_mo
 def test_file_model_is_a_choice_of_the_segment_engine() -> None:
     for engine in ("", "segment"):
         ENGINES.check(config(engine, file_model=pb.SHARED, flush=pb.ALWAYS, cleanup=pb.COMPACT))
+
+
+def test_defaults_of_the_node_apply_to_what_a_new_topic_does_not_set() -> None:
+    engines = TopicEngines(lambda: CAPABLE, capabilities, "lone")
+    unset, chosen = pb.TopicConfig(), pb.TopicConfig(engine="segment")
+    assert (engines.fill_in(unset), unset.engine) == (True, "lone")
+    assert (engines.fill_in(chosen), chosen.engine) == (False, "segment")
+
+
+@pytest.mark.parametrize(
+    ("requested", "file_model"),
+    [
+        (pb.TopicConfig(), pb.SHARED),
+        (pb.TopicConfig(engine="segment"), pb.SHARED),
+        (pb.TopicConfig(file_model=pb.PER_PARTITION), pb.PER_PARTITION),
+        (pb.TopicConfig(engine="memory", flush=pb.NEVER), pb.FILE_MODEL_UNSPECIFIED),
+    ],
+)
+def test_file_model_of_the_node_applies_to_topics_in_segments(requested: pb.TopicConfig, file_model: int) -> None:
+    engines = TopicEngines(lambda: CAPABLE, capabilities, shares_files=True)
+    is_changed = requested.file_model != file_model
+    assert (engines.fill_in(requested), requested.file_model) == (is_changed, file_model)
+    engines.check(requested)

@@ -63,6 +63,32 @@ async def test_single_node_exports_disk_process_build_and_partitions(node: Node,
     assert any(name == "tidelog_build_info" for name, _ in series)
 
 
+async def test_partitions_bytes_and_syncs_are_exported_by_engine(node: Node, peer: Peer) -> None:
+    own = await peer.create("own", partitions=2)
+    shared = await peer.create("shared", partitions=3, file_model=pb.SHARED)
+    unsynced = await peer.create("unsynced", engine="memory", flush=pb.NEVER)
+    before = await scraped(node)
+    for topic, count in ((own, 2), (shared, 3), (unsynced, 1)):
+        for partition in range(count):
+            (result,) = await peer.publish(topic.topic_id, batch(b"a"), partition=partition)
+            assert not result.HasField("error")
+    series = await scraped(node)
+
+    def added(name: str, engine: str) -> float:
+        return of(series, name, engine=engine) - before.get((name, (("engine", engine),)), 0)
+
+    for engine, count, syncs in (("segment-shared", 3, 3), ("memory", 1, 0)):
+        assert of(series, "tidelog_engine_partitions", engine=engine) == count
+        assert of(series, "tidelog_engine_epochs", engine=engine) == count
+        assert of(series, "tidelog_engine_bytes", engine=engine) >= 128 * count
+        assert of(series, "tidelog_engine_appends_total", engine=engine) == count
+        assert of(series, "tidelog_engine_syncs_total", engine=engine) == syncs
+    assert added("tidelog_engine_partitions", "segment") >= 2
+    # Internal topics are in segments, too, and may be written to meanwhile.
+    assert added("tidelog_engine_appends_total", "segment") >= 2
+    assert added("tidelog_engine_syncs_total", "segment") >= 2
+
+
 async def test_group_position_is_exported_with_the_partition_end(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a", b"b", b"c"))

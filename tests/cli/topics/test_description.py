@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidelog import NextDeletion, Partition, Topic
-from tidelog.model import Replica
+from tidelog.model import Replica, StoredEpochs
 from tidelog_cli.base.output import ABSENT
 from tidelog_cli.topics.description import (
     append_text,
@@ -15,6 +15,7 @@ from tidelog_cli.topics.description import (
     plan_text,
     retention_text,
     settings_text,
+    stored_text,
     topic_document,
     unapplied_text,
 )
@@ -135,3 +136,14 @@ def test_settings_of_before_a_change_are_shown_with_the_reason() -> None:
     assert unapplied_text(Partition(0, "a", 3)) == ""
     (detailed,) = topic_document(topic(waiting), copies=True)["partitions"]
     assert detailed["unapplied"] == waiting.unapplied
+
+
+def test_storage_of_each_epoch_is_shown_if_one_has_no_files_of_its_own() -> None:
+    segments = StoredEpochs(1, 2, "segment")
+    assert stored_text(Partition(0, "a", 3)) == ""
+    assert stored_text(Partition(0, "a", 3, stored=(segments,))) == ""
+    later = (StoredEpochs(3, 3, "segment-shared"), StoredEpochs(4, 6, "rocksdb"), StoredEpochs(7, 7, "memory-async"))
+    assert stored_text(Partition(0, "a", 7, stored=(segments, *later))) == (
+        "has epochs 1 to 2 in files of its own, epoch 3 in shared files, epochs 4 to 6 in rocksdb, "
+        "epoch 7 in memory, written later"
+    )

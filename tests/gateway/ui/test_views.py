@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, WebSocketRoute, expect
+from playwright.async_api import Page, Route, WebSocketRoute, expect
 from tests.broker.keyed import ADMIN
 from tests.browsers import accessibility_faults, browser_page, needs_chromium
 from tests.gateway.secured import Secured, secured
 
+from tidelog.model import TopicSettings
 from tidelog.security import AccessRule
 
 pytestmark = [needs_chromium, pytest.mark.timeout(120)]
@@ -113,3 +114,50 @@ async def test_a_quota_without_limits_is_refused_in_the_words_of_the_page(tmp_pa
         await dialog.get_by_label("Who").fill("ann")
         await dialog.get_by_role("button", name="Set").click()
         await expect(dialog.get_by_role("alert")).to_have_text(re.compile("^Enter at least one limit"))
+
+
+async def test_topics_and_partitions_show_their_engine_and_file_model(tmp_path: Path) -> None:
+    async with secured(tmp_path) as its, browser_page(width=1280) as page:
+        for name, settings in (
+            ("own", TopicSettings()),
+            ("small", TopicSettings(file_model="shared")),
+            ("quick", TopicSettings(engine="memory", flush="never")),
+            ("later", TopicSettings(engine="memory", flush="async")),
+        ):
+            await its.admin.create_topic(name, partitions=1, **settings)
+            await its.admin.producer(name).send(b"x")
+        await opened(page, its, "topics")
+        storages = {
+            "own": "segment",
+            "small": "segment, shared files",
+            "quick": "memory",
+            "later": "memory, written later",
+        }
+        for name, text in storages.items():
+            row = page.get_by_role("row", name=name)
+            await expect(row.get_by_role("cell").nth(6)).to_have_text(text)
+        assert await accessibility_faults(page) == []
+        for name, text in storages.items():
+            await page.goto(f"http://127.0.0.1:{its.port}/ui/#/topic/{name}")
+            await expect(page.get_by_role("heading", name=name)).to_be_visible()
+            await expect(page.locator("dl.facts div", has_text="Storage").locator("dd")).to_have_text(text)
+            cells = page.get_by_role("region", name="Partitions").get_by_role("row").nth(1).get_by_role("cell")
+            await expect(cells.nth(7)).to_have_text(text)
+
+
+async def test_each_change_of_the_engine_is_shown_with_its_epochs(tmp_path: Path) -> None:
+    stored = [{"first": 1, "last": 2, "engine": "segment"}, {"first": 3, "last": 3, "engine": "rocksdb"}]
+
+    async def with_changes(route: Route) -> None:
+        answer = await route.fetch()
+        told = await answer.json()
+        assert told["partition_states"][0]["stored"] == [{"first": 0, "last": 0, "engine": "segment"}]
+        states = [one | {"stored": stored} for one in told["partition_states"]]
+        await route.fulfill(response=answer, json=told | {"partition_states": states})
+
+    async with secured(tmp_path) as its, browser_page() as page:
+        await its.admin.create_topic("t", partitions=1)
+        await its.admin.producer("t").send(b"x")
+        await page.route(re.compile("/v1/topics/t$"), with_changes)
+        await opened(page, its, "topic/t")
+        await expect(page.get_by_text("epochs 1 to 2: segment; epoch 3: rocksdb")).to_be_visible()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tidelog_loadtest.measure.footprint import Watch, cpu_s, rss_anon_bytes
+from tidelog_loadtest.measure.footprint import Watch, cpu_s, rss_anon_bytes, rss_bytes
 
 
 def test_private_memory_counts_allocations() -> None:
@@ -14,6 +14,10 @@ def test_private_memory_counts_allocations() -> None:
     taken = bytearray(os.urandom(1 << 20) * 64)
     assert rss_anon_bytes(os.getpid()) - before > 32 << 20
     assert len(taken) == 64 << 20
+
+
+def test_resident_memory_includes_the_pages_of_mapped_files() -> None:
+    assert rss_bytes(os.getpid()) > rss_anon_bytes(os.getpid()) > 0
 
 
 def test_cpu_time_grows_with_work() -> None:

@@ -11,7 +11,7 @@ import { publishPanel } from "./publish.js";
 import { readersPanel } from "./readers.js";
 import { recordsPanel } from "./records.js";
 import { table } from "./table.js";
-import { keeps, pill } from "./topics.js";
+import { keeps, pill, storage, storageName } from "./topics.js";
 
 const TABS = [
   ["partitions", "Partitions"],
@@ -92,6 +92,7 @@ function partitionsPanel({ topic: first }) {
       { key: "start", label: "First offset", number: true, value: (row) => row.log_start_offset, cell: (row) => count(row.log_start_offset) },
       { key: "end", label: "End", number: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
       { key: "size", label: "Size", number: true, value: (row) => row.size_bytes, cell: (row) => bytes(row.size_bytes) },
+      { key: "stored", label: "Stored in", value: storedIn },
       { key: "newest", label: "Newest", number: true, value: (row) => row.newest_append_ms, cell: (row) => ago(row.newest_append_ms) },
       { key: "deletes", label: "Deletes next", value: (row) => (row.next_deletion ? row.next_deletion.below : null), cell: (row) => deletion(row.next_deletion) },
       { key: "read", label: "", value: () => null, cell: (row) => h("a", { href: `#/topic/${encodeURIComponent(first.name)}?tab=records&partition=${row.partition}` }, "records") },
@@ -121,7 +122,7 @@ function partitionsPanel({ topic: first }) {
       (sum, one) => ({ records: sum.records + one.high_watermark - one.log_start_offset, size: sum.size + one.size_bytes }),
       { records: 0, size: 0 },
     );
-    fill(facts, fact("Offsets stored", h("span", { title: "May be more than the records: requests with an Idempotency-Key and records that compaction removed have offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
+    fill(facts, fact("Offsets stored", h("span", { title: "May be more than the records: requests with an Idempotency-Key and records that compaction removed have offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush), fact("Storage", storage(topic)));
     list.update(topic.partition_states);
     const figures = await api.get("/v1/history", { topic: topic.name }).catch((error) => ({ fault: sentence(error.message) }));
     if (!figures.times_ms) {
@@ -134,6 +135,13 @@ function partitionsPanel({ topic: first }) {
   }
 
   return { element, update };
+}
+
+/** Returns how the epochs of a partition are stored: one name, or one with its epochs for each change. */
+function storedIn(row) {
+  if (!row.stored.length) return null;
+  if (row.stored.length === 1) return storageName(row.stored[0].engine);
+  return row.stored.map((one) => `${one.first === one.last ? `epoch ${one.first}` : `epochs ${one.first} to ${one.last}`}: ${storageName(one.engine)}`).join("; ");
 }
 
 function deletion(next) {

@@ -25,6 +25,7 @@ export async function topicsView({ query, me, setQuery }) {
       { key: "rate", label: "Offsets/s", number: true, value: (row) => of(row, "records_per_s"), cell: (row) => rate(of(row, "records_per_s")) },
       { key: "copies", label: "Copies", number: true, value: (row) => row.replication_factor },
       { key: "keeps", label: "Keeps", value: keeps },
+      { key: "storage", label: "Storage", value: storage },
       { key: "state", label: "State", value: state, cell: (row) => pill(state(row)) },
     ],
   });
@@ -98,6 +99,16 @@ export function keeps(topic) {
   if (topic.retention_ms) parts.push(duration(topic.retention_ms));
   if (topic.retention_bytes) parts.push(`${bytes(topic.retention_bytes)} per partition`);
   return parts.join(", ") || "everything";
+}
+
+/** Returns where the next epochs of a topic are stored: the engine, and the file model if it is not the usual one. */
+export function storage(topic) {
+  return storageName(topic.file_model === "shared" ? "segment-shared" : topic.flush === "async" ? "memory-async" : topic.engine);
+}
+
+/** Returns the text for the engine of an epoch. */
+export function storageName(engine) {
+  return { "segment-shared": "segment, shared files", "memory-async": "memory, written later" }[engine] || engine;
 }
 
 function state(topic) {
