@@ -105,7 +105,7 @@ MOVED: Final = (
         "none: keys and values are bytes; cast them in the query",
     ),
     Moved(("topic",), THE_SAME, "writing"),
-    Moved(("includeHeaders",), "none: a column `headers` is written if there is one", "writing"),
+    Moved(("includeHeaders",), "none: a column `headers` is written if the rows have it", "writing"),
     Moved(("kafka.acks",), "`acks`", "writing"),
     Moved(("kafka.compression.*",), "`compression`", "writing"),
     Moved(

@@ -354,7 +354,7 @@ def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge:
 
     Args:
         side: "starting" or "ending".
-        default: the position if none of these options is set.
+        default: the position if no option of these is set.
         one_edge: refuse the opposite edge of `default`, which would read nothing.
     """
     by_time, by_times, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"

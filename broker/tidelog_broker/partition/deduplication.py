@@ -65,7 +65,7 @@ class _Screened(NamedTuple):
 
     Attributes:
         contents: content hashes of the remaining records.
-        dropped: bitmap of the dropped records of the original batch; empty if none or all were dropped.
+        dropped: bitmap of the dropped records of the original batch; empty if no record or every record was dropped.
     """
 
     batch: Batch

@@ -376,7 +376,7 @@ class Volume(Protocol):
     memory_bytes: int
     """Maximum bytes of records that the memory engine stores on the node."""
     engines_dir: Path | None
-    """The directory for data that engines keep outside the epochs' directories; None: there is none.
+    """The directory for data that engines keep outside the epochs' directories; None: without a directory.
 
     Each engine creates a directory of its name in it.
     """
