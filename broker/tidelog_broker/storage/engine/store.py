@@ -161,19 +161,19 @@ class EpochStore(ABC):
         """Whether the store takes appends, and if not, why."""
 
     @property
-    @abstractmethod
     def damage(self) -> Damage | None:
         """The damage or lack of records that keeps the store in LIMBO, without appends; None if the store is sound."""
+        return self.held.damage
 
     @property
-    @abstractmethod
     def start_offset(self) -> int:
         """The first offset that the store still has."""
+        return self.segments[0].base_offset
 
     @property
-    @abstractmethod
     def start_digest(self) -> int:
         """The running digest at `start_offset`."""
+        return self.segments[0].start_digest
 
     @property
     @abstractmethod
@@ -191,19 +191,19 @@ class EpochStore(ABC):
         """The parts, oldest first, at least one. The sequence is replaced as a whole, never mutated."""
 
     @property
-    @abstractmethod
     def segment_count(self) -> int:
         """The number of parts."""
+        return len(self.segments)
 
     @property
-    @abstractmethod
     def oldest_end_offset(self) -> int:
         """The end offset of the oldest part."""
+        return self.segments[0].end_offset
 
     @property
-    @abstractmethod
     def size_bytes(self) -> int:
         """The size of all parts, without preallocated space."""
+        return sum(part.size_bytes for part in self.segments)
 
     @abstractmethod
     def has_room(self, needed_bytes: int) -> bool:

@@ -165,14 +165,14 @@ class WriteBehindStore(MemoryStore):
         Raises:
             StorageFailedError: also if the files can neither be truncated nor removed.
         """
-        self._check_open()
+        self._guard.check_open()
         if self.reader.digest_at(end_offset) is None:
             return super().truncate(end_offset)  # It refuses that.
         try:
             with self.copy.cut(end_offset):
                 super().truncate(end_offset)
         except OSError as error:
-            raise self._failed("truncating the written records", error) from error
+            raise self._guard.failed("truncating the written records", error) from error
         return None
 
     def close(self, *, sync: bool = True) -> None:
