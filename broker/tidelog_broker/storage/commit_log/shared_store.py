@@ -24,7 +24,6 @@ from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import lay_out_segments
 from tidelog_broker.storage.io.errors import (
     DiskFullError,
-    DivergedError,
     LimboError,
     StorageFailedError,
     is_shortage,
@@ -290,9 +289,7 @@ class SharedStore(EpochStore):
         self._check_open()
         if self.state == "active" or self.is_repairing:
             self._log.sync()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        digest = self.decided_digest(end_offset)
         if self.is_sealed and end_offset == self.end_offset:
             return
         if end_offset != self.end_offset or (contents.damage is not None and not self.is_repairing):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
 from tidelog_broker.storage.engine.reading import EpochReading, Part, ScrubPart
+from tidelog_broker.storage.io.errors import DivergedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto.batch.column_slices import TextColumn
@@ -311,6 +312,18 @@ class EpochStore(ABC):
             StorageFailedError: the disk failed.
         """
         return
+
+    def decided_digest(self, end_offset: int) -> int:
+        """Return the running digest at the offset where the epoch was decided to end.
+
+        Raises:
+            DivergedError: no batch of this store ends there.
+            DamagedError: the batch at `end_offset` is damaged.
+        """
+        digest = self.reader.digest_at(end_offset)
+        if digest is None:
+            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        return digest
 
     def scrub_parts(self, *, is_newest: bool) -> Sequence[ScrubPart]:
         """Return the parts that can be reread to find damage; `is_newest`: the epoch may still be appended to."""

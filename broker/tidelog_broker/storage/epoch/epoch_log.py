@@ -27,7 +27,6 @@ from tidelog_broker.storage.epoch.recovery import recover_epoch, remove_segment,
 from tidelog_broker.storage.epoch.segment_part import SegmentPart
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.io.errors import (
-    DivergedError,
     LimboError,
     StorageFailedError,
     is_shortage,
@@ -288,9 +287,7 @@ class EpochLog(EpochStore):
         self._guard.check_open()
         if self.state == "active" or self.is_repairing:
             self.sync()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        digest = self.decided_digest(end_offset)
         try:
             self._deferred.sync_names()
             if end_offset != self.end_offset or (self._held.damage is not None and not self.is_repairing):

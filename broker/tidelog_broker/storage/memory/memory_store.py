@@ -8,7 +8,6 @@ from typing import Final, Protocol
 
 from tidelog_broker.storage.directory.write_guard import WriteGuard
 from tidelog_broker.storage.engine.store import AppendedGroup, EpochStore, State
-from tidelog_broker.storage.io.errors import DivergedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.contents import BLOCK_BYTES, Block, Contents
 from tidelog_broker.storage.memory.memory_reader import MemoryReader
@@ -171,9 +170,7 @@ class MemoryStore(EpochStore):
             StorageFailedError: the store is closed, or the disk failed.
         """
         self._guard.check_open()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        digest = self.decided_digest(end_offset)
         contents, before_bytes = self._contents, self._contents.size_bytes
         if end_offset != contents.end.offset or (contents.damage is not None and not self.is_repairing):
             contents.cut(end_offset, digest)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tidelog_broker.storage.directory.write_guard import WriteGuard
 from tidelog_broker.storage.engine.reading import ScrubPart
 from tidelog_broker.storage.engine.store import AppendedGroup, EpochStore, State, padded
-from tidelog_broker.storage.io.errors import DivergedError, StorageFailedError
+from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.rocksdb.database import CHUNK_BYTES, ROCKSDB, Changes
 from tidelog_broker.storage.rocksdb.marks import SyncMarks
@@ -227,9 +227,7 @@ class RocksStore(EpochStore):
         self._guard.check_open()
         if self.state == "active":
             self.sync()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        digest = self.decided_digest(end_offset)
         if end_offset != self.end_offset or (self._contents.damage is not None and not self.is_repairing):
             self._cut(end_offset, digest)
         self.synced_offset = end_offset
