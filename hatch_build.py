@@ -38,7 +38,7 @@ def absolute_links(text: str, repository: str) -> str:
 
 
 def addresses(repository: str) -> dict[str, str]:
-    """Return the project's addresses by their well-known labels; none without a repository."""
+    """Return the project's addresses by their well-known labels; an empty mapping without a repository."""
     if not repository:
         return {}
     return {

@@ -154,6 +154,12 @@ RULES = {
         "say what it does or holds: retry like `x`, the same limit for tokens",
         "As `x`, for requests about one topic.",
     ),
+    "absence without a noun": rule(
+        r"\b(?:there (?:is|are|was|were)|it has|they have|it had|that have|[Ii]f|[Ff]or) none\b(?! of)",
+        "name what is absent: None if no row has the key, None without segments",
+        "Read a row; None if there is none.",
+        ("broker/", "clients/", "gateway/", "loadtest/", "proto/", "spark/"),
+    ),
     "no effect": rule(
         r"\AProcess that\b",
         "say what changes: record, schedule, raise, drop",

@@ -166,7 +166,7 @@ class Broker:
             opening.pop_all()
         self.features = self._make_features(features)
         self._unsupported = ""
-        """Why the start must end: a record of `__meta` needs a feature that this build lacks; empty if none does."""
+        """Why the start must end: a record of `__meta` needs a feature that this build lacks; otherwise empty."""
         self.idle_poll = self._make_idle_poll()
         self.changed_settings = self._make_changed_settings()
         self.partitions, self.owned = self._make_partitions()
@@ -526,7 +526,7 @@ class Broker:
     # --- callbacks between components ------------------------------------------------------------------
 
     def _local_route(self, key: PartitionKey) -> Route | None:
-        """Return the route of a partition stored on this node, from its newest known epoch; None if none is known."""
+        """Return the route of a partition stored on this node, from its newest known epoch, if any."""
         partition = self.partitions.find(key)
         if partition is not None:
             return partition.state.route

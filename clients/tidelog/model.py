@@ -69,7 +69,7 @@ class Replica:
         missing_records: number of records of these sealed epochs.
         copy_fault: another fault that the replica reports: "short" (its machine crashed before all data was synced),
             "damaged" (damaged data was truncated from its end), "limbo" (it does not take part in replication),
-            "failed" (a disk error); "" if none is known.
+            "failed" (a disk error); "" if no fault is known.
     """
 
     node_id: str

@@ -46,7 +46,7 @@ def has_command(command: str | None) -> bool:
 
 
 def entries_with(command: str | None) -> list[EntryPoint]:
-    """Return the installed entry point whose part (see `PARTS`) has the command; all entry points if none has it."""
+    """Return the installed entry point whose part (see `PARTS`) has the command; all entry points if no part has it."""
     entries = installed_entries()
     having = {name for name, part in PARTS.items() if command in dict(part.commands)}
     return [entry for entry in entries if entry.name in having] or entries

@@ -122,7 +122,7 @@ class GatewaySettings(BaseModel):
         default=10_000,
         ge=1,
         description="Maximum number of open connections, including WebSockets. Beyond it a new connection replaces "
-        "one that waits for its client, or gets 503 if there is none.",
+        "one that waits for its client, or gets 503 if all of them are answering requests.",
     )
     address_connections_max: int | None = Field(
         default=None,

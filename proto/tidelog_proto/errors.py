@@ -84,7 +84,7 @@ class ProtocolError(Exception):
     Attributes:
         code: one of `pb.ErrorCode`.
         message: the fault and the remedy, for people.
-        retry_after_ms: a hint for retriable errors; 0 for none.
+        retry_after_ms: a hint for retriable errors; 0 without a hint.
         log_start_offset: with OFFSET_OUT_OF_RANGE, the first readable offset.
         high_watermark: with OFFSET_OUT_OF_RANGE, the end of the readable range.
         epoch: with NOT_OWNER, the epoch that the answering node knows.

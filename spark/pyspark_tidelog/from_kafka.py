@@ -11,6 +11,16 @@ from typing import Final, Literal, NamedTuple
 
 Side = Literal["reading", "writing"]
 
+POSITION_NAMES: Final = (
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+)
+"""The options of positions, which Spark's Kafka source has, too."""
 THE_SAME: Final = "the same"
 """Marks an option that has the same name and meaning here."""
 _PREFIX: Final = "kafka."
@@ -61,19 +71,7 @@ MOVED: Final = (
     Moved(("kafka.ssl.*",), "`tls`, `caFile`, `certFile`, `keyFile`, `crlFile`; the rest cannot be set"),
     Moved(("kafka.sasl.*",), "`apiKeyFile`, `tokenFile`, or `user` with `passwordFile`"),
     Moved(("subscribe", "subscribePattern", "assign"), THE_SAME, "reading"),
-    Moved(
-        (
-            "startingOffsets",
-            "endingOffsets",
-            "startingTimestamp",
-            "endingTimestamp",
-            "startingOffsetsByTimestamp",
-            "endingOffsetsByTimestamp",
-            "startingOffsetsByTimestampStrategy",
-        ),
-        THE_SAME,
-        "reading",
-    ),
+    Moved(POSITION_NAMES, THE_SAME, "reading"),
     Moved(
         (
             "maxOffsetsPerTrigger",
@@ -105,7 +103,7 @@ MOVED: Final = (
         "none: keys and values are bytes; cast them in the query",
     ),
     Moved(("topic",), THE_SAME, "writing"),
-    Moved(("includeHeaders",), "none: a column `headers` is written if there is one", "writing"),
+    Moved(("includeHeaders",), "none: a column `headers` is written if the rows have it", "writing"),
     Moved(("kafka.acks",), "`acks`", "writing"),
     Moved(("kafka.compression.*",), "`compression`", "writing"),
     Moved(

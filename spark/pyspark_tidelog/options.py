@@ -19,7 +19,7 @@ from typing import Final
 from pyspark_tidelog.access import ACCESS_FOREIGN, ACCESS_OPTION_NAMES, SECRETS, Access, access_of
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.filters import KEY_BYTES_MAX
-from pyspark_tidelog.from_kafka import Side, hint_of
+from pyspark_tidelog.from_kafka import POSITION_NAMES, Side, hint_of
 from pyspark_tidelog.option_values import (
     NUMBER_MAX,
     comma_list,
@@ -66,13 +66,7 @@ OPTION_NAMES: Final = (
     "key",
     "keyHex",
     "tag",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
+    *POSITION_NAMES,
     "minPartitions",
     "maxRecordsPerPartition",
     "readFrom",
@@ -354,7 +348,7 @@ def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge:
 
     Args:
         side: "starting" or "ending".
-        default: the position if none of these options is set.
+        default: the position if no option of these is set.
         one_edge: refuse the opposite edge of `default`, which would read nothing.
     """
     by_time, by_times, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"

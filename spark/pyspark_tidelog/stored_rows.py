@@ -67,7 +67,7 @@ class StoredRows:
         """Return the rows of canonical columns that are not stored; each stored row matches at most one.
 
         Args:
-            partition: the partition that the rows set; None if they set none.
+            partition: the partition that the rows set; None if they set no partition.
         """
         self._close()
         assert self._here is not None

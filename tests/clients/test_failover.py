@@ -317,7 +317,7 @@ async def recover(cluster: FakeCluster, node_id: str) -> None:
 
 
 async def disturb(cluster: FakeCluster, draw: random.Random) -> None:
-    """Do one bad thing, then give every partition a living owner (a takeover), and sometimes mend something."""
+    """Inject one fault, then give every partition a live owner (a takeover), and sometimes repair a fault."""
     node = draw.choice(cluster.nodes)
     fit = [each for each in cluster.nodes if each is not node and each.alive and not each.frozen]
     match draw.randrange(6):

@@ -165,7 +165,7 @@ SHELL = [
     Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch, mixture="plans"),
     Mutant("memory read past the commit", shell.memory_read_past_commit),
     Mutant("an owner confirmed by itself", shell.confirmed_at_once, mixture="late cut"),
-    Mutant("refused behind what a node knows", shell.refused_behind_what_it_knows),
+    Mutant("refused beyond what a node knows", shell.refused_behind_what_it_knows),
     Mutant("retention past the commit", retention.deletes_what_is_not_committed, mixture=RETENTION),
     Mutant("doubt ended by a restarted owner", log.doubt_ended_by_a_restarted_owner, mixture=RESTARTED_OWNER),
 ]

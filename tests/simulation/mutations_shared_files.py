@@ -52,12 +52,12 @@ def marks_before_the_sync() -> Replacements:
 def not_rewritten() -> Replacements:
     """A start relies on what it reads after the last mark, without writing it again."""
 
-    def mend(fs: FileSystem, one: Any, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
+    def make_durable(fs: FileSystem, one: Any, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
         del fs, synced, nonce
         base: int = one.base
         return base + max(result.end, size_bytes)
 
-    return [(log_recovery, "_mend", mend)]
+    return [(log_recovery, "_make_durable", make_durable)]
 
 
 def torn_ends_not_recorded() -> Replacements:

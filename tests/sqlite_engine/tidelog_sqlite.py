@@ -31,7 +31,6 @@ from tidelog_broker.storage.engine.store import (
 )
 from tidelog_broker.storage.io.errors import (
     DamagedError,
-    DivergedError,
     LimboError,
     StorageFailedError,
     is_shortage,
@@ -189,18 +188,6 @@ class SqliteStore(EpochStore):
         return "limbo" if self.held.damage is not None else "sealed" if self._is_sealed else "active"
 
     @property
-    def damage(self) -> Damage | None:
-        return self.held.damage
-
-    @property
-    def start_offset(self) -> int:
-        return self._parts[0].base_offset
-
-    @property
-    def start_digest(self) -> int:
-        return self._parts[0].start_digest
-
-    @property
     def end_offset(self) -> int:
         return self._parts[-1].end_offset
 
@@ -211,18 +198,6 @@ class SqliteStore(EpochStore):
     @property
     def segments(self) -> Sequence[SqlitePart]:
         return self._parts
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._parts)
-
-    @property
-    def oldest_end_offset(self) -> int:
-        return self._parts[0].end_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(part.size_bytes for part in self._parts)
 
     # --- appending -------------------------------------------------------------------------------------
 
@@ -295,9 +270,7 @@ class SqliteStore(EpochStore):
     def truncate(self, end_offset: int) -> None:
         if self._failure:
             self._check_writable()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}")
+        self.decided_digest(end_offset)
         if end_offset != self.end_offset or (self.held.damage is not None and not self.is_repairing):
             at = [(end_offset,)]
             self.change(

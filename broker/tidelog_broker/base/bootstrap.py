@@ -199,7 +199,7 @@ def open_directory(
 
     Args:
         bootstrap: the content of the file `settings.bootstrap`; None if that is not set.
-        seeds_cluster_id: the cluster id that the seeds report; None without seeds, or if none answers. An existing
+        seeds_cluster_id: the cluster id that the seeds report; None without seeds, or if no seed answers. An existing
             directory contains the id itself.
         replaces: whether a new node with the id of one that has lost its data is started (`--replace`), see
             `open_node_dir`.

@@ -55,7 +55,7 @@ class Health:
         self.state: State = "starting"
         """Changed only by `base.lifecycle`."""
         self.disk_full = False
-        """Whether the disk has no space for appends, or a publish was recently refused because it had none."""
+        """Whether the disk has no space for appends, or a publish was recently refused for lack of space."""
         self.no_quorum: Sequence[str] = ()
         """Names of the local partitions without enough reachable replicas for a quorum."""
 

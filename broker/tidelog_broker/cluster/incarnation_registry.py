@@ -122,7 +122,7 @@ class IncarnationRegistry:
         """Not set while a start, or a withdrawal, of a copy of this directory is being written to the journal."""
         self._elsewhere_kept.set()
         self._doubted_by = ""
-        """The node that reported the incarnation because of which this node is in doubt; "" if none has."""
+        """The node that reported the incarnation because of which this node is in doubt; "" if it is not."""
         self._writes = writes
         self._writes_seen = 0
         self._refused = refused
@@ -300,7 +300,7 @@ class IncarnationRegistry:
         )
 
     def refutation(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> pb.KnownIncarnation | None:
-        """Return the known incarnation that proves the other node's directory to be an older copy; None if none does.
+        """Return the known incarnation that proves the other node's directory to be an older copy; None without proof.
 
         Withdrawals that the other node reports are applied first. None also if that node's incarnation is invalid.
         """
@@ -313,7 +313,7 @@ class IncarnationRegistry:
         return None if known is None else known_incarnation(directory, known)
 
     def predecessor(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> int:
-        """Return the newest known incarnation of a node's directory; 0 if none is known, or if it is `incarnation`."""
+        """Return the newest known incarnation of a node's directory; 0 if it is unknown or is `incarnation`."""
         known = self._known.get((peer_id, offered.directory_id))
         return known.incarnation if known is not None and known.incarnation != incarnation else 0
 
@@ -408,7 +408,7 @@ class IncarnationRegistry:
         return StaleDirectoryError(pb.FORBIDDEN, why)
 
     def newest(self, directory: Directory) -> IncarnationTick | None:
-        """Return the newest known incarnation of another directory; None if none is known."""
+        """Return the newest known incarnation of another directory; None if it is unknown."""
         return self._known.get(directory)
 
     def starts(self, directory: Directory) -> Starts:

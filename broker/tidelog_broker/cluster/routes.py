@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Route(NamedTuple):
-    """An epoch: its number, its owner ("" if it has none), and the nodes that store it."""
+    """An epoch: its number, its owner ("" if it has no owner), and the nodes that store it."""
 
     epoch: int
     owner: str
@@ -62,7 +62,7 @@ class Routes:
         return route
 
     def owner(self, key: PartitionKey) -> str:
-        """Return the owner of a partition; "" if it has none or none is known."""
+        """Return the owner of a partition; "" if it has no owner, or is unknown."""
         route = self.get(key)
         return route.owner if route is not None else ""
 

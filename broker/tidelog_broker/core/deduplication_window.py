@@ -69,7 +69,7 @@ class DeduplicationWindow:
         return sum(one.size_bytes for one in self._generations)
 
     def find(self, contents: Contents, *, now_us: int, log_start: int) -> Int64s:
-        """Return for each content the offset of its newest record in the window, -1 if it has none.
+        """Return for each content the offset of its newest record in the window, -1 if it has no record there.
 
         Args:
             now_us: append time of the batch; must not decrease.

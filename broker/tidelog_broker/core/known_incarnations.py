@@ -193,7 +193,7 @@ class KnownIncarnations:
         return gone
 
     def refutation(self, directory: Directory, claim: Claim) -> IncarnationTick | None:
-        """Return the start that proves a claiming directory to be an older copy; None if none does."""
+        """Return the start that proves a claiming directory to be an older copy; None without proof."""
         known = self.get(directory)
         return known if known is not None and claim.is_older_than(known) else None
 

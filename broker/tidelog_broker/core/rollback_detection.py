@@ -119,7 +119,7 @@ class OwnIncarnations:
 
     @property
     def doubted_by(self) -> int:
-        """The newest start in `elsewhere` that was not withdrawn, so that this node must not take part; 0 if none."""
+        """The newest start in `elsewhere` that was not withdrawn, so that this node must not take part; 0 if it may."""
         return max((incarnation for incarnation, is_withdrawn in self.elsewhere.items() if not is_withdrawn), default=0)
 
     def note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> list[int] | None:

@@ -482,7 +482,7 @@ class Coordinator:
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
     def _restart_sessions(self, group: ConsumerGroup, error: ProtocolError) -> None:
-        """Start a session for each member of a group that has none, because its removal could not be written.
+        """Start a session for each member of a group that has no session, because its removal could not be written.
 
         The group is back at its durable record. It is dropped if it is empty and the write has definitely failed.
         """

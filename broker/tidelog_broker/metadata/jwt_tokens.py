@@ -97,7 +97,7 @@ class JwtTokens:
 
 
 def _key_id_of(token: str) -> str | None:
-    """Return the key id in an unverified token header; None if it has none."""
+    """Return the key id in an unverified token header; None if it has no valid key id."""
     try:
         key_id = jwt.get_unverified_header(token).get("kid")
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):

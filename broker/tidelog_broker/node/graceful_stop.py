@@ -80,7 +80,7 @@ def _to_hand_over(broker: Broker, tried: set[tuple[str, int]]) -> Iterable[Parti
 
 
 def _begin(broker: Broker, partition: Partition) -> bool:
-    """Begin to roll a partition over to another replica; return False if none can own it, or this node cannot write."""
+    """Begin to roll a partition over to another replica; return False without an heir, or if this node cannot write."""
     replica = partition.replica
     now_ms = int(broker.loop.time() * 1000)
     lagging = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}

@@ -1,7 +1,7 @@
 """Monitoring of backfill: gauges of the records that this node has to fetch, and a warning if no node has them.
 
-A replica without a usable source asks all sources repeatedly, because one of them may be starting. If none answers for
-long, an operator must act: the only copy is on a node that is down or was removed.
+A replica without a usable source asks all sources repeatedly, because one of them may be starting. If no source answers
+for long, an operator must act: the only copy is on a node that is down or was removed.
 """
 
 from __future__ import annotations

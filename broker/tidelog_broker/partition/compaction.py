@@ -201,7 +201,7 @@ class Compaction:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
                     f"{self._state.name}: the compaction was stopped, because the partition is being closed or its "
-                    "topic was put on hold; retry, after the end of the hold if there is one",
+                    "topic was put on hold; retry; while the topic is on hold, after its end",
                 ) from None
 
     def _ended(self, running: asyncio.Task[None]) -> None:
@@ -331,7 +331,7 @@ class Compaction:
     def awaited_copies(self) -> str:
         """Return what a decision may be waiting for, for a message.
 
-        That is the unavailable copies, all other copies if none is unavailable, or the journal if there are no others.
+        That is the unavailable copies, all other copies if all are available, or the journal of an only copy.
         """
         replica = self._state.replica
         active, alive = replica.state.active, replica.state.cluster_hints.alive
@@ -348,7 +348,7 @@ class Compaction:
         return f"{missing.records:,} older records from {where}"
 
     def _compacted_below(self) -> int:
-        """Return the horizon of the newest decided pass; 0 if none is decided."""
+        """Return the horizon of the newest decided pass; 0 before the first."""
         return max((each.horizon for each in self.rounds()), default=0)
 
     def _tombstones_gone_below(self) -> int:
@@ -368,7 +368,7 @@ class Compaction:
         return (each.terms for own in chain.compactions.values() for each in own)
 
     def horizon_of(self, last_appends: Sequence[tuple[int, int]]) -> int:
-        """Return the end of the last epoch that may be compacted; 0 if none may.
+        """Return the end of the last epoch that may be compacted; 0 if no epoch may.
 
         All epochs up to that end are older than the topic's compaction lag.
 

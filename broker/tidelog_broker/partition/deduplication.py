@@ -65,7 +65,7 @@ class _Screened(NamedTuple):
 
     Attributes:
         contents: content hashes of the remaining records.
-        dropped: bitmap of the dropped records of the original batch; empty if none or all were dropped.
+        dropped: bitmap of the dropped records of the original batch; empty if no record or every record was dropped.
     """
 
     batch: Batch
@@ -189,7 +189,7 @@ class Deduplication:
 
         def read(_: None, error: BaseException | None) -> None:
             if error is not None:
-                self._mend(history, error)
+                self._fetch_damaged(history, error)
                 built(self._not_yet(error))
             elif not self._tools.contents.has_room(min(history.count, DEDUPLICATE_RECORDS_MAX) * ROW_BYTES):
                 built(
@@ -202,13 +202,13 @@ class Deduplication:
 
         self._tools.readers.start(self._io_key, history.step, read)
 
-    def _mend(self, history: ContentHistory, error: BaseException) -> None:
+    def _fetch_damaged(self, history: ContentHistory, error: BaseException) -> None:
         """If records are damaged, have the replica fetch their epoch from another node; until then publishes fail."""
         if not isinstance(error, ProtocolError) or error.code not in {pb.LIMBO, pb.CORRUPT_BATCH}:
             return
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
-        rotten = next(epochs, None)
-        if rotten is not None:
+        damaged = next(epochs, None)
+        if damaged is not None:
             if error.message != self._logged_damage:  # Logged once: clients retry, so this runs often.
                 self._logged_damage = error.message
                 log.error(
@@ -217,7 +217,7 @@ class Deduplication:
                     self._state.name,
                     error.message,
                 )
-            self._driver.damaged(rotten, error.message)
+            self._driver.damaged(damaged, error.message)
 
     def _fill(self, rebuild: _Rebuild) -> None:
         history, window, built = rebuild.history, rebuild.window, rebuild.built

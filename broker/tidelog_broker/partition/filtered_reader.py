@@ -22,7 +22,7 @@ from tidelog_proto.limits import MIB, TAG_BYTES_MAX
 T = TypeVar("T")
 
 HOT_BYTES: Final = 1 * MIB
-"""Maximum bytes in memory that are filtered without the index; beyond it the index is used, if there is one."""
+"""Maximum bytes in memory that are filtered without the index; beyond it the index is used, if the log has one."""
 
 
 class FilteredReader:

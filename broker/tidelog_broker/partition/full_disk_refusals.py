@@ -14,7 +14,7 @@ class FullDiskRefusals:
 
     Attributes:
         count: number of refused publishes since the node started.
-        at_s: when the last one was refused, on the monotonic clock; -inf if none was.
+        at_s: when the last publish was refused, on the monotonic clock; -inf before the first.
     """
 
     def __init__(self) -> None:

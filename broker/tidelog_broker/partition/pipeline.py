@@ -212,7 +212,7 @@ class Pipeline:
     # --- writing groups of batches in turn ----------------------------------------------------------------
 
     def start_next_group(self) -> None:
-        """Start the next group if none is being written, this node may append, and the queue's head is verified."""
+        """Start the next group if no group is being written, this node may append, and the queue's head is verified."""
         if self._busy or (self._rests and self._queue):
             return
         if not self._queue:
@@ -432,7 +432,7 @@ class Pipeline:
             self._busy = False
 
     def released(self) -> None:
-        """Settle batches that enough replicas hold, and start the next group if none is being written."""
+        """Settle batches that enough replicas hold, and start the next group if no group is being written."""
         waiting = self.waiting
         pending = self._uncommitted or self._queue or self.waiting_for_idle
         if not (pending or waiting.quorum or waiting.one or waiting.all):

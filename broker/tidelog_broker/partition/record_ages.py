@@ -43,9 +43,9 @@ class RecordAges:
         """The state of the log when it was last examined, see `_shape`."""
         self._refreshed_at = -1
         self.expired_below = 0
-        """The offset below which all records have expired; 0 if none has."""
+        """The offset below which all records have expired; 0 if no record has."""
         self.long_expired_below = 0
-        """The offset below which all records are older than `LONG` times the retention time; 0 if none is."""
+        """The offset below which all records are older than `LONG` times the retention time; 0 if no record is."""
 
     @property
     def _time_us(self) -> int:

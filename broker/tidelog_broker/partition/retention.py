@@ -198,7 +198,7 @@ class Retention:
             self._driver.delete_below(below)
 
     def due(self) -> int:
-        """Return the offset below which whole segments exceed the topic's retention; 0 if none does."""
+        """Return the offset below which whole segments exceed the topic's retention; 0 if no segment does."""
         state, config = self._state, self._state.topic.config
         if config.cleanup not in DELETING:
             return 0
@@ -243,7 +243,7 @@ class Retention:
                 self._failed(error)
 
     def removable(self) -> int:
-        """Return the offset below which an owner's segments have only deleted records and may be removed; 0 if none.
+        """Return the offset below which an owner's segments have only deleted records and may be removed, or 0.
 
         If a replica lacks some of them, the epoch may have to end.
         """
@@ -296,7 +296,7 @@ class Retention:
             self._driver.roll_over(replica.ownership.plan_next())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
-        """Return the offset below which segments end at or below `offset` or exceed `bytes_max`; 0 if none does.
+        """Return the offset below which segments end at or below `offset` or exceed `bytes_max`; 0 if no segment does.
 
         Nothing after `committed` is deleted: the epoch may be decided to end there, and the log must be truncated to
         it. Nor is anything after a decided end whose truncation is pending.

@@ -258,7 +258,7 @@ class PartitionState:
         return self._known.is_member and self.quorum_lost() is not None
 
     def quorum_lost(self) -> ProtocolError | None:
-        """Return why there is no quorum, None if there is one; cached until the set of live nodes changes."""
+        """Return why there is no quorum, None with a quorum; cached until the set of live nodes changes."""
         active, known = self._known.active, self.quorum_known
         if known is None or known[0] is not active:
             known = self.quorum_known = (active, self._count_living(active))

@@ -18,7 +18,7 @@ _DAMAGED_STATES: Final = frozenset({"limbo", "failed", "away", "no owner"})
 """States of a copy that is damaged or missing."""
 
 _STATES_WITHOUT_OFFSETS: Final = frozenset({"idle", "away", "no owner"})
-"""States without offsets: the node's log is not open, or it has none."""
+"""States without offsets: the node's log is not open, or the node has no log."""
 
 
 class _ReportedFaults(NamedTuple):

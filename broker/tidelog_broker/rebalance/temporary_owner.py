@@ -6,7 +6,7 @@ replica that may own it keeps up, without the long stable time of `preferred_own
 
 The transfer waits a little, and much longer each time the partition returns: an unstable replica must not interrupt
 publishers repeatedly, and it may have given the partition up for a reason that only its node knows, such as a full
-disk. No copy moves; if none of the replicas may own the partition, `mover` creates a copy on a node that may.
+disk. No copy moves; if no replica may own the partition, `mover` creates a copy on a node that may.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ReplicaDriver:
         self.replica = replica
         self.view = view
         self.scheduled_ms: int | None = None
-        """The time of the next scheduled tick; None if none is scheduled."""
+        """The time of the next scheduled tick; None if no tick is scheduled."""
         self.is_touched = False
         """Whether the replica's deadline is to be examined later, see `schedule_later`."""
         self.written_ms = 0

@@ -120,7 +120,7 @@ class Chains:
         return chain
 
     def fence(self, key: PartitionKey, epoch: int) -> pb.FenceEntry | None:
-        """Return the fence of an epoch as stored when the node started; None if none was stored."""
+        """Return the fence of an epoch as stored when the node started; None if no fence was stored."""
         return self._fences.get((*key, epoch))
 
     # --- writing ---------------------------------------------------------------------------------------

@@ -259,7 +259,7 @@ class LoggedProducers:
     def _snapshot_at_most(self, offset: int) -> ProducersAt | None:
         """Return the newest of the valid snapshots with the most complete state, and the headers after it.
 
-        Only snapshots at or before `offset` count; None if none of them is valid.
+        Only snapshots at or before `offset` count; None if no such snapshot is valid.
         """
         best: ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():

@@ -42,7 +42,7 @@ class ReplicaLog:
 
     Args:
         chain: the partition's chain, which grows while this is used.
-        log_start: the stored log start of retention; None if none is stored.
+        log_start: the stored log start of retention; None if retention has stored no start.
         deleted_below: the delete offset in the fence of the active epoch; effective if this is the only copy.
         rebooted: whether the machine crashed since the log was last open.
     """
@@ -387,7 +387,7 @@ class ReplicaLog:
         return not self.store.survives_restart(self.engine(epoch))
 
     def epoch_without_producers(self) -> int | None:
-        """Return the newest epoch at whose end the log lacked producer state when opened; None if it lacked none."""
+        """Return the newest epoch at whose end the log lacked producer state when opened; None if it was complete."""
         return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:

@@ -71,7 +71,7 @@ class Need(NamedTuple):
     Attributes:
         check: refuses callers that do not meet it.
         words: a description for documentation.
-        operation: the permission that `check` requires; None if it requires none or the handler checks it.
+        operation: the permission that `check` requires; None if no permission is required or the handler checks it.
         resource: the kind of resource that the permission is for.
     """
 

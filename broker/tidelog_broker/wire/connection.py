@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the server and the handlers ---------------------------------------------------------------
 
     def certificate(self) -> Mapping[str, Any] | None:
-        """Return the verified certificate of the other end; None if it has none, or without TLS or a connection."""
+        """Return the verified certificate of the other end; None without a certificate, TLS or a connection."""
         certificate: Mapping[str, Any] | None = None
         if self._transport is not None:
             certificate = self._transport.get_extra_info("peercert")

@@ -72,7 +72,7 @@ class Accounts:
         yield from list(self._by_key.values())
 
     def of(self, kind: str, name: str) -> Account | None:
-        """Return the account of a "principal" or an "address"; None if it has none."""
+        """Return the account of a "principal" or an "address"; None if it has no account."""
         return self._by_key.get((kind, name))
 
     def join(self, client: Client, host: str, session: Session | None) -> Account:

@@ -103,7 +103,7 @@ class ConnectionPool:
         self._closed = False
 
     def now(self, address: Address) -> Connection | None:
-        """Return the open connection to `address`; None if none is open."""
+        """Return the open connection to `address`; None if no connection is open."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed else connection
 

@@ -44,7 +44,7 @@ class Context:
 
     Attributes:
         bootstrap: addresses of nodes, HOST:PORT, at least one.
-        api_key: the API key itself; "" for none, or the one in `api_key_file`.
+        api_key: the API key itself; "" without an API key; or the one in `api_key_file`.
         api_key_file: absolute path of a file that contains only the key; read again for each connection.
         token_file: absolute path of a file that contains only a token (JWT).
         user: name of a user with a password.
@@ -166,7 +166,7 @@ def read_contexts(path: Path | None = None) -> Contexts:
 
 
 def find_context(name: str | None = None) -> Context | None:
-    """Return the context named by the argument, by TIDELOG_CONTEXT, or the current one; None if none is current.
+    """Return the context named by the argument, by TIDELOG_CONTEXT, or the current one; None without a current context.
 
     Raises:
         InvalidRequestError: the named context does not exist; and as `read_contexts`.

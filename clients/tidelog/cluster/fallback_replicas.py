@@ -127,7 +127,7 @@ class FallbackReplicas:
         return self._responsive_connection(address) is not None
 
     def _responsive_connection(self, address: Address) -> Connection | None:
-        """Return the open connection to a node; None without one, or if it cannot be written to or is silent."""
+        """Return the open connection to a node; None if it is not connected, full or silent."""
         connection = self._pool.now(address)
         if connection is None or not connection.ready:
             return None

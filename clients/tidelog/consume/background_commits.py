@@ -55,9 +55,9 @@ class BackgroundCommits:
         self._waiting: dict[TopicPartition, _Position] = {}
         self._callbacks: list[OnCommit] = []
         self._next: asyncio.Future[None] | None = None
-        """Resolved when the pending positions have an outcome; None if none are pending."""
+        """Resolved when the pending positions have an outcome; None if no position is pending."""
         self._storing: asyncio.Future[None] | None = None
-        """Resolved when the commit in flight has an outcome; None if none is in flight."""
+        """Resolved when the commit in flight has an outcome; None if no commit is in flight."""
         self._task: asyncio.Task[None] | None = None
 
     def add(self, positions: Mapping[TopicPartition, int], on_commit: OnCommit | None) -> None:

@@ -263,7 +263,7 @@ class OutgoingBatch:
         base_sequence: sequence number of the first record.
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.
-        last_error: the error of the last failed attempt; None if none has failed.
+        last_error: the error of the last failed attempt; None if no attempt has failed.
         expected: the attempt in flight; None after its answer, and after it was abandoned.
         count: number of records.
         length: size of the encoded batch in bytes.
@@ -294,7 +294,7 @@ class OutgoingBatch:
         self.maybe_stored = False
 
     def succeed(self, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None) -> None:
-        """Set the offsets of every chunk; `drops`: the records that the node dropped as duplicates, None for none."""
+        """Set the offsets of every chunk; `drops`: the records that the node dropped as duplicates, if any."""
         if drops is not None:
             self._succeed_in_part(base_offset, timestamp_us, drops)
             return

@@ -72,8 +72,8 @@ class OpenBatch:
         reserved_bytes: reserved memory, used or not.
         deadline: event loop time at which the records expire, in seconds.
         timestamps_us: explicit timestamps; None if the records have none.
-        partitions: explicit partitions; None for records without one.
-        callbacks: delivery callbacks; None for records without one.
+        partitions: explicit partitions; None for records without a partition.
+        callbacks: delivery callbacks; None for records without a callback.
         delivery: the outcome of all records if they went to one partition queue.
         traces: trace contexts of the requests that publish the records.
     """

@@ -245,7 +245,7 @@ class PartitionQueue:
         return self._form(now_us)
 
     def wake_at(self) -> float | None:
-        """Return when the back-off after a failed attempt ends; None without one, or if an answer is due first."""
+        """Return when the back-off after a failed attempt ends; None without back-off, or if an answer is due first."""
         return self._retry_at if self._recovering and not self.in_flight else None
 
     def retry_now(self) -> None:
@@ -353,7 +353,7 @@ class PartitionQueue:
     def acknowledged(
         self, batch: OutgoingBatch, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None
     ) -> None:
-        """Settle a stored batch; `drops`: the records that the node dropped as duplicates, None for none."""
+        """Settle a stored batch; `drops`: the records that the node dropped as duplicates, if any."""
         assert batch.state is BatchState.IN_FLIGHT
         batch.state = BatchState.STORED
         self.last_send_error, self.throttled_until = None, 0.0

@@ -335,7 +335,7 @@ class Producer:
 
         Args:
             values: the messages, as in `send`; None is a tombstone.
-            keys: a key for each record, or None for records without one.
+            keys: a key for each record, or None for records without a key.
             partition: the partition of all records, instead of the ones of the keys.
 
         Raises:

@@ -42,7 +42,7 @@ def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> N
 
 
 def attach_done_topics(error: TidelogError, topics: list[str], what: str) -> None:
-    """Name the topics that were changed before an error in the error's message; do nothing if there are none.
+    """Name the topics that were changed before an error in the error's message, if any were changed.
 
     Args:
         error: the error that will be raised; its `done` has the partitions of the failed topic only.

@@ -19,13 +19,10 @@ from tidelog_proto.schema.data_types import (
     TIMESTAMP,
     TIMESTAMP_UTC,
     DataType,
-    decimal128,
 )
 from tidelog_proto.schema.fields import ITEM, Field, Path
-from tidelog_proto.schema.proposal import Proposal, ProposalBuilder
+from tidelog_proto.schema.proposal import FoundType, Proposal, ProposalBuilder
 from tidelog_proto.schema.schema_error import SchemaError, shown
-
-_Found = tuple[DataType, tuple[Field, ...]]
 
 _STEPS_MAX: Final = 16
 """Maximum number of names and wrappers around one type."""
@@ -139,7 +136,7 @@ class _Reading:
         data_type, children = found
         return Field(0, path[-1], data_type, required=not resolved.nullable, children=children, doc=doc)
 
-    def _type(self, resolved: _Resolved, path: Path) -> _Found | None:
+    def _type(self, resolved: _Resolved, path: Path) -> FoundType | None:
         kind, schema, _ = resolved
         if kind == "record":
             return STRUCT, self.record(schema, path)
@@ -153,7 +150,7 @@ class _Reading:
             return STRING, ()
         logical = schema.get("logicalType")
         if logical == "decimal" and kind in {"bytes", "fixed"}:
-            return self._decimal(schema, path), ()
+            return self.builder.decimal(path, schema, "add its precision") or BINARY, ()
         if kind not in _PRIMITIVES:
             remedy = "use bytes" if kind == "fixed" else "use a primitive type, a record, an array or a map"
             self.builder.fault(path, f"the Avro type {shown(kind)} is not supported; {remedy}")
@@ -169,7 +166,7 @@ class _Reading:
             self.builder.note(path, note)
         return data_type
 
-    def _map(self, schema: Mapping[str, Any], path: Path) -> _Found | None:
+    def _map(self, schema: Mapping[str, Any], path: Path) -> FoundType | None:
         self.builder.note(path, "map becomes a list of structs with the fields key and value")
         below = (*path, ITEM)
         self.builder.enter(below)
@@ -178,10 +175,3 @@ class _Reading:
         if key is None or value is None:
             return None
         return LIST, (Field(0, ITEM, STRUCT, required=True, children=(key, value)),)
-
-    def _decimal(self, schema: Mapping[str, Any], path: Path) -> DataType:
-        precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if type(precision) is not int or type(scale) is not int:
-            self.builder.fault(path, "a decimal has no number of digits; add its precision")
-            return BINARY
-        return decimal128(precision, scale)

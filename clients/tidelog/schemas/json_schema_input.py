@@ -24,10 +24,8 @@ from tidelog_proto.schema.data_types import (
     decimal128,
 )
 from tidelog_proto.schema.fields import ITEM, Field, Path
-from tidelog_proto.schema.proposal import Proposal, ProposalBuilder
+from tidelog_proto.schema.proposal import FoundType, Proposal, ProposalBuilder
 from tidelog_proto.schema.schema_error import SchemaError, shown
-
-_Found = tuple[DataType, tuple[Field, ...]]
 
 _STEPS_MAX: Final = 16
 """Maximum number of references and single choices around one type."""
@@ -158,7 +156,7 @@ class _Reading:
             self.builder.note(path, f"{', '.join(unchecked)}: not part of the field, and not checked")
         return _Resolved({**schema, "type": given}, nullable, doc)
 
-    def _type(self, schema: Mapping[str, Any], path: Path) -> _Found | None:
+    def _type(self, schema: Mapping[str, Any], path: Path) -> FoundType | None:
         kind = schema["type"]
         if kind == "object":
             return STRUCT, self._struct(schema, path)
@@ -173,7 +171,7 @@ class _Reading:
     def _leaf(self, kind: str, schema: Mapping[str, Any], path: Path) -> DataType:
         given = schema.get("format")
         if given == "decimal" and kind == "string":
-            return self._decimal(schema, path)
+            return self.builder.decimal(path, schema, "add precision and scale, such as 9 and 2") or STRING
         if kind == "string" and schema.get("contentEncoding") == "base64":
             return BINARY
         if given is None:
@@ -185,13 +183,6 @@ class _Reading:
         if note:
             self.builder.note(path, note)
         return data_type
-
-    def _decimal(self, schema: Mapping[str, Any], path: Path) -> DataType:
-        precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if type(precision) is not int or type(scale) is not int:
-            self.builder.fault(path, "a decimal has no number of digits; add precision and scale, such as 9 and 2")
-            return STRING
-        return decimal128(precision, scale)
 
     def _referenced(self, reference: object) -> object:
         """Return the part of the description that a reference names; other documents are not read."""

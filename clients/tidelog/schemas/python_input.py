@@ -28,7 +28,7 @@ from tidelog_proto.schema.data_types import (
     decimal128,
 )
 from tidelog_proto.schema.fields import ITEM, Field, Path
-from tidelog_proto.schema.proposal import Proposal, ProposalBuilder
+from tidelog_proto.schema.proposal import FoundType, Proposal, ProposalBuilder
 from tidelog_proto.schema.schema_error import SchemaError, shown
 from tidelog_proto.schema.type_text import type_of_text
 
@@ -157,7 +157,7 @@ class _Reading:
         self.builder.fault(path, f"{shown(hint)} is an alias of aliases; name the type itself")
         return None
 
-    def _type(self, hint: _Hint, path: Path) -> tuple[DataType, tuple[Field, ...]] | None:
+    def _type(self, hint: _Hint, path: Path) -> FoundType | None:
         if (leaf := self._leaf(hint, path)) is not None:
             return leaf, ()
         if typing.get_origin(hint.type) is list:

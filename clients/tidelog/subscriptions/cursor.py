@@ -276,7 +276,7 @@ class Cursor:
     def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Deliver at most `count` records of the current batch.
 
-        The result is empty if none are left, if an undecodable record must be skipped first (`pass_over`), or if no
+        The result is empty if no record is left, if an undecodable record must be skipped first (`pass_over`), or if no
         record decoded for `SKIP_SLICE_S`; `has_left` tells whether records are left.
 
         Args:

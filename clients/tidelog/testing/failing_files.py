@@ -16,7 +16,7 @@ class FailingFileSystem(RealFileSystem):
 
     Attributes:
         full: whether operations that take space fail with ENOSPC.
-        broken: the operation of files that fails with EIO; empty for none.
+        broken: the operation of files that fails with EIO; empty if no operation fails.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ MODULES: Final = {
 
 
 def missing_from(*extras: str) -> str:
-    """Return the missing modules of extras and how to install them, without importing; "" if none is missing."""
+    """Return the missing modules of extras and how to install them, without importing; "" if all are installed."""
     lacking = [extra for extra in extras if not all(map(_is_installed, MODULES[extra]))]
     if not lacking:
         return ""

@@ -125,7 +125,7 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
 
 
 def revoked_in(revocation_list: bytes | None) -> set[int]:
-    """Return the serial numbers in a CRL in PEM; none if it is None.
+    """Return the serial numbers in a CRL in PEM; an empty result without a CRL.
 
     Raises:
         ValueError: the content is not a CRL.

@@ -17,7 +17,7 @@ class Finding:
     Attributes:
         check: the name of the check, in a word or two.
         found: the observed fact, with its value.
-        remedy: the change to make; "" if none is needed.
+        remedy: the change to make; "" if no change is needed.
     """
 
     check: str

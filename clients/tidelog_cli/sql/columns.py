@@ -99,7 +99,7 @@ class Shape:
         fields: fields of JSON values that become columns, by name.
         hidden: fields that do not become columns, because a column has their name or there are too many fields.
         decimals: precision and scale of DECIMAL fields.
-        sampled: number of sampled values; 0 if none of them was parsed.
+        sampled: number of sampled values; 0 if no value was parsed.
         others: number of sampled values that are not JSON objects.
     """
 
@@ -227,7 +227,7 @@ def _digits(number: str) -> str:
 
 
 def form_of(text: str) -> FieldKind:
-    """Return the ISO 8601 format of a text; TEXT if it has none, or is an invalid date or time."""
+    """Return the ISO 8601 format of a text; TEXT if it has another format, or is an invalid date or time."""
     for kind, form in ISO_FORMS.items():
         if re.fullmatch(form, text):
             try:

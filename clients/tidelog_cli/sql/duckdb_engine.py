@@ -291,7 +291,7 @@ def explained(message: str, statement: str) -> StatementError:
 
 
 def _reserved_at(excerpt: str, at: int) -> str | None:
-    """Return the reserved word at a position of a statement or right before it, in lower case; None without one."""
+    """Return the reserved word at a position of a statement or right before it, if any, in lower case."""
     behind = re.match(r"\w+", excerpt[at:])
     before = re.search(r"(\w+)\W*\Z", excerpt[:at])
     words = [match[0].strip() if match is behind else match[1] for match in (before, behind) if match is not None]

@@ -41,7 +41,7 @@ class TopicRow:
     records_per_s: float | None
     size_bytes: int
     largest_lag: int | None
-    """Largest lag of the sampled groups; None if none of them reads the topic."""
+    """Largest lag of the sampled groups; None if no sampled group reads the topic."""
     trouble: str
 
 

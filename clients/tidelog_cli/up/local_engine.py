@@ -42,7 +42,7 @@ def check_engine(engine: str, nodes: int) -> None:
 
 
 def engine_variables(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of nodes for an engine; none if it is empty."""
+    """Return the environment variables of nodes for an engine; an empty result without an engine."""
     if not engine:
         return {}
     form = {name: environ.get(name, value) for name, value in _DEVICE.items()} if engine == ROCKSDB else {}

@@ -196,7 +196,7 @@ class LocalSecurity:
 
 
 def secured(data: Path) -> LocalSecurity | None:
-    """Return the security files of a directory; None if it has none."""
+    """Return the security files of a directory; None if it has no security files."""
     security = LocalSecurity(data)
     return security if paths(security.certs, CA)[0].exists() else None
 

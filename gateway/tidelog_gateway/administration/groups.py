@@ -74,7 +74,7 @@ class GroupsView(BaseModel):
 
 
 class LagView(BaseModel):
-    """The lag of a group in a partition: offsets after the committed one, or all of the log if none is committed."""
+    """The lag of a group in a partition: offsets after the committed one, without a commit all of the log."""
 
     topic: str
     partition: int

@@ -38,7 +38,7 @@ class RequestAuthenticator:
         self._hosts = HostCheck(settings)
 
     def credentials(self, scope: Scope, fields: Mapping[bytes, bytes]) -> CallerCredentials | None:
-        """Return the credentials of a request; None if it needs none here.
+        """Return the credentials of a request; None if it needs no credentials here.
 
         A request needs none if the gateway does not authenticate callers, if its path is open, or if it is the
         handshake of a WebSocket, whose route authenticates it.

@@ -70,7 +70,7 @@ def identity_bytes(credentials: CallerCredentials) -> bytes:
 
 
 def credentials_in(headers: Headers) -> CallerCredentials | None:
-    """Return the credentials of a request; None when it has none.
+    """Return the credentials of a request; None without credentials.
 
     Raises:
         Problem: 401, the credentials are malformed.

@@ -64,7 +64,7 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
     """Return the records of a body; None if it needs the general parser.
 
     Args:
-        now_us: returns the timestamp of records that have none, if other records have one.
+        now_us: returns the timestamp of records without a timestamp, if other records have one.
     """
     for read in (_value_records, _keyed_records):
         try:

@@ -294,7 +294,7 @@ class WsProtocol:
         Args:
             sid: id of the subscription.
             positions: partition -> next offset.
-            tokens: makes the resume tokens of the subscription; None: it has none.
+            tokens: makes the resume tokens of the subscription; None: without resume tokens.
         """
         subscription = self.subscriptions[sid]
         assert not subscription.positions, "a subscription is opened once"

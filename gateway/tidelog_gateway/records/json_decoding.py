@@ -195,7 +195,7 @@ def records_of(
     Args:
         records: validated records.
         raw_records: finds the bytes of their values.
-        now_us: the timestamp of records that have none, if another record of the request has one.
+        now_us: the timestamp of records without a timestamp, if another record of the request has one.
         path: path of the list in the message, for the pointers of errors.
 
     Raises:

@@ -20,7 +20,7 @@ RANGES_MAX: Final = 100
 
 
 def preferred(accept: str, offered: Sequence[str]) -> str | None:
-    """Return the media type with the highest quality, of equal ones the first; None if none is acceptable.
+    """Return the media type with the highest quality, of equal ones the first; None if no type is acceptable.
 
     Args:
         accept: the header's value. The most specific range that matches a type applies; a malformed weight counts as

@@ -76,7 +76,7 @@ class FeedReader:
         """Follow a feed while it can serve the subscription.
 
         Args:
-            create: whether to create a feed if none can serve the subscription, which is at the end of its topic.
+            create: whether to create a feed if no feed can serve the subscription, which is at the end of its topic.
         """
         subscription = self._subscription
         encoder = self._sender.entry_encoder(self._sid)

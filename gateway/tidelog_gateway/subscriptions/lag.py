@@ -76,7 +76,7 @@ class Lag:
         return bool(behind)
 
     async def skip(self) -> bool:
-        """Continue at the high watermarks of partitions in which the subscription lags too much; False if none."""
+        """Continue at the high watermarks of partitions in which the subscription lags too much, if any."""
         if not await self.is_due():
             return False
         behind = await self._behind(0.0)

@@ -129,7 +129,7 @@ async def unknown_path(socket: WebSocket, path: str) -> None:
 
 
 def _codec_of(socket: WebSocket) -> Codec | None:
-    """Return the codec of the client's first subprotocol that the gateway supports; None if it supports none."""
+    """Return the codec of the client's first subprotocol that the gateway supports, if any."""
     return next((CODECS[name] for name in socket.scope["subprotocols"] if name in CODECS), None)
 
 

@@ -12,7 +12,7 @@ deriving the originals once, and a replica that missed a round converges with th
 survivors:
 
 - Survivors share a batch as long as they are at most `DERIVED_RECORDS_MAX` and weigh at most `DERIVED_WEIGHT_BYTES_MAX`
-  (the weight of a record is the size that its columns would have if none were missing; a heavier one is alone), are all
+  (the weight of a record is the size that its columns would have if all were present; a heavier one is alone), are all
   control records or none, have the same rounded append timestamp and the same schema (none, for canonical columns), and
   lie within `SPAN_MAX` offsets.
 - The first batch begins at the start of the range or, if the first survivor is further away than a span, after as many
@@ -183,7 +183,7 @@ class Deriver:
 def filter_batch(
     view: Buffer, *, key: bytes | None = None, tag: str | None = None, layouts: Layouts | None = None
 ) -> Buffer | None:
-    """Return the matching records of a stored batch: `view` itself if all match, None if none match.
+    """Return the matching records of a stored batch: `view` itself if all match, None if no record matches.
 
     Otherwise the result is a derived batch that covers the same offsets, with the batch's epoch and append timestamp.
     The derived batch is not part of a log: its digest has no predecessor. Records of control batches never match.
@@ -238,7 +238,7 @@ def _covering(header: BatchHeader, rows: Survivors) -> bytearray:
 
 
 def matching_rows(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> Keep | None:
-    """Return which records of a batch match, as in `filter_batch`; None if none do.
+    """Return which records of a batch match, as in `filter_batch`; None if no record matches.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if the body does not decode.

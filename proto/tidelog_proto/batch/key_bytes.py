@@ -115,7 +115,7 @@ def _numbers_of(values: Any) -> Int64s:
 
 
 def _numbers_in(keys: Any) -> tuple[Int64s, npt.NDArray[np.bool_] | None]:
-    """Return the numbers of a key column, 0 for nulls, and which keys are null; None for none.
+    """Return the numbers of a key column, 0 for nulls, and which keys are null; None if no key is null.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if a key does not have 8 bytes.

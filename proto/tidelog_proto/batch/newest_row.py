@@ -26,7 +26,7 @@ _PLACES_MAX: Final = 16
 
 
 def newest_row(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> int | None:
-    """Return the index of the last record of a stored batch that matches, as in `filter_batch`; None if none does.
+    """Return the index of the last record of a stored batch that matches, as in `filter_batch`, if any.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if the body does not decode.
@@ -45,7 +45,7 @@ class _TooManyError(Exception):
 
 
 def _last_place(column: Any, key: bytes) -> int | None:
-    """Return the index of the last entry of a column of keys that equals `key`, which is not empty; None if none does.
+    """Return the index of the last entry of a column of keys that equals `key`, which is not empty; None if all differ.
 
     Raises:
         _TooManyError: the keys are larger than `TEXT_BYTES_MAX`, or `key` occurs more than `_PLACES_MAX` times.

@@ -317,7 +317,7 @@ class RecordBatch:
         return cast("list[int]", stamps.to_pylist())
 
     def headers(self) -> list[tuple[tuple[str, bytes | None], ...]]:
-        """Return each record's headers; empty for none."""
+        """Return each record's headers; empty for a record without headers."""
         if not self.header.flags & Flags.HEADERS:
             return [_NO_HEADERS] * len(self)
         lists: Any = self.columns().column("headers")

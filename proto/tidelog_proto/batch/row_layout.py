@@ -62,7 +62,7 @@ class ArrayPlan(NamedTuple):
         required: whether only tombstones may have nulls in it.
         offsets: whether offsets follow the validity bitmap.
         data_bits: size of an item of the data buffer, `VARIABLE`, or 0 for no data buffer.
-        top: index of the field of the struct in `value` to which the array belongs, -1 for none.
+        top: index of the field of the struct in `value` to which the array belongs, -1 if it is not in a struct.
     """
 
     name: str
@@ -91,8 +91,8 @@ class RowLayout:
     Attributes:
         schema: the schema.
         row_schema: the Arrow schema of rows: all fields in the order of the schema.
-        time, key, tag: the field with this role, None if there is none.
-        key_type: the Arrow type of the key field, None if there is none.
+        time, key, tag: the field with this role, None if no field has it.
+        key_type: the Arrow type of the key field, None without a key field.
         dated: for each field of `value` whether it has dates or timestamps.
         dated_any: whether any of them has.
         has_lists: whether there is a list at any level.

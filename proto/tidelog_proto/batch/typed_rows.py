@@ -119,7 +119,7 @@ def _given(layout: RowLayout, rows: pa.RecordBatch) -> dict[str, Any]:
 
 
 def _deleted(column: Any) -> Any:
-    """Return the marks of tombstones, None if there are none."""
+    """Return the marks of tombstones, None if no record is a tombstone."""
     if column is None:
         return None
     marks = column.cast(pa.bool_()).fill_null(False)

@@ -114,7 +114,7 @@ class Turns:
         return now_s
 
     async def _wait(self, key: object, reader: object) -> float | None:
-        """Wait for a turn and return its start (`perf_counter`); None if the work continues without one."""
+        """Wait for a turn and return its start (`perf_counter`); None if the work continues without a turn."""
         if self._stopped:
             await asyncio.sleep(0)
             return None

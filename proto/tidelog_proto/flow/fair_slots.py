@@ -140,7 +140,7 @@ class FairSlots:
         """Take a slot for a key if one is free; return whether it was."""
 
     async def take(self, key: Hashable, owner: object = None) -> bool:
-        """Wait for a slot, which the caller returns with `give_back`; return False without one after `release`.
+        """Wait for a slot, which the caller returns with `give_back`; return False without a slot after `release`.
 
         Args:
             key: address, caller or connection that the slot is counted for.

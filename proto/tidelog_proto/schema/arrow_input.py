@@ -26,7 +26,7 @@ from tidelog_proto.schema.data_types import (
     decimal128,
 )
 from tidelog_proto.schema.fields import ITEM, Field, Path
-from tidelog_proto.schema.proposal import Proposal, ProposalBuilder
+from tidelog_proto.schema.proposal import FoundType, Proposal, ProposalBuilder
 from tidelog_proto.schema.schema_error import shown
 
 _PLAIN: Final[dict[pa.DataType, DataType]] = {
@@ -120,7 +120,7 @@ class _Reading:
         doc = (field.metadata or {}).get(b"doc", b"").decode(errors="replace")
         return Field(0, path[-1], data_type, required=not field.nullable, children=children, doc=doc)
 
-    def _type(self, data_type: Any, path: Path) -> tuple[DataType, tuple[Field, ...]] | None:
+    def _type(self, data_type: Any, path: Path) -> FoundType | None:
         if (leaf := leaf_of_arrow(data_type)) is not None:
             if leaf.note:
                 self.builder.note(path, leaf.note)

@@ -19,7 +19,7 @@ def matched_schema(
 ) -> tuple[Schema, tuple[Change, ...]]:
     """Return the schema that follows `schema` and has the given fields, and the list of changes.
 
-    Fields keep their role, and their description if none is given. The time stays required.
+    Fields keep their role, and their description if `fields` has no other. The time stays required.
 
     Args:
         fields: a proposal, without ids and roles.

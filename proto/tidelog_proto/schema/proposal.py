@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tidelog_proto.limits import SCHEMA_DEPTH_MAX
+from tidelog_proto.schema.data_types import DataType, decimal128
 from tidelog_proto.schema.field_checks import FIELDS_MAX
 from tidelog_proto.schema.fields import Field, Path, path_text
 from tidelog_proto.schema.schema_error import FAULTS_MAX, SchemaError, refuse, shown
+
+FoundType = tuple[DataType, tuple[Field, ...]]
+"""The type of a field, and its children."""
 
 
 class Proposal(NamedTuple):
@@ -51,6 +56,14 @@ class ProposalBuilder:
     def fault(self, path: Path, text: str) -> None:
         """Report why a field cannot be made; the description is then refused as a whole."""
         self._faults.append(f"field {shown(path_text(path))}: {text}" if path else text)
+
+    def decimal(self, path: Path, description: Mapping[str, Any], remedy: str) -> DataType | None:
+        """Return the type with the `precision` and `scale` of a description; None without numbers, which is a fault."""
+        precision, scale = description.get("precision"), description.get("scale", 0)
+        if type(precision) is not int or type(scale) is not int:
+            self.fault(path, f"a decimal has no number of digits; {remedy}")
+            return None
+        return decimal128(precision, scale)
 
     def proposal(self, fields: tuple[Field, ...]) -> Proposal:
         """Return the result.

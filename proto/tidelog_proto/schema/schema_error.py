@@ -27,7 +27,7 @@ class SchemaError(ValueError):
 
 
 def refuse(faults: Iterable[str]) -> None:
-    """Raise `SchemaError` with the first of the faults; return if there are none."""
+    """Raise `SchemaError` with the first of the faults; return if `faults` is empty."""
     if listed := list(islice(faults, FAULTS_MAX)):
         raise SchemaError(*listed)
 

@@ -100,8 +100,8 @@ async def connected_socket(
         prepare: sets options of each socket before it connects.
 
     Raises:
-        OSError, UnicodeError: as `look_up`; or no address accepts: raises the first error other than "connection
-            refused", if there is one.
+        OSError, UnicodeError: as `look_up`; or no address accepts: raises the first error that is not
+            "connection refused", or else the first.
     """
     waiting = by_turns(await look_up(host, port, kind=socket.SOCK_STREAM))
     waiting.reverse()

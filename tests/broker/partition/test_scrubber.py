@@ -144,7 +144,7 @@ async def test_rot_on_all_nodes_leaves_valid_parts_readable(cluster: ClusterStan
     for name in NODES:
         assert await scrubber_of(cluster, name).run_once() == 1
     for _ in range(20):
-        assert all(len(cluster.partition(name).log.epochs) == 2 for name in NODES), "a copy has gone for nothing"
+        assert all(len(cluster.partition(name).log.epochs) == 2 for name in NODES), "an intact copy was removed"
         await asyncio.sleep(0.02)
 
 

@@ -102,7 +102,7 @@ async def test_changed_tls_files_apply_to_new_connections(
         async with asyncio.timeout(20):
             while await serial(node, authority) == before:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.02)
-        assert await first.topics(), "the connection that stood goes on"
+        assert await first.topics(), "the open connection is not closed"
 
 
 async def serial(node: Node, authority: Authority) -> str:

@@ -35,7 +35,7 @@ def test_modes_of_secret_files(mode: int, owner: int, path: Path, is_read_only: 
     )
 
 
-def test_the_complaint_names_the_file_its_mode_and_what_mends_it(tmp_path: Path) -> None:
+def test_permission_fault_names_the_file_its_mode_and_the_remedy(tmp_path: Path) -> None:
     key = tmp_path / "my key"
     key.touch(mode=0o600)
     assert file_permission_fault(key, "the API key") == ""

@@ -124,7 +124,7 @@ def test_rounds_do_not_matter(data: st.DataObject, log: list[bytes]) -> None:
 @given(data=st.data(), records=given_records(max_size=20))
 @settings(max_examples=100)
 def test_the_borders_of_the_sources_do_not_matter(data: st.DataObject, records: Given) -> None:
-    """The same records in batches of any size, in any codec, with columns for nothing or none, make the same bytes."""
+    """The same records in batches of any size, in any codec, with or without empty columns, make the same bytes."""
     count = len(records.values)
     survivors = data.draw(st.sets(st.integers(0, count - 1)))
     stamps = records.timestamps_us or [NOW_US] * count

@@ -170,7 +170,7 @@ class GroupOffsets:
             self._forget_pending_of(key)
 
     def get(self, key: _Key) -> pb.OffsetRecord | None:
-        """Return the durable position of a key; None if it has none."""
+        """Return the durable position of a key; None if no position is stored."""
         name, topic_id, partition = key
         group = self._groups.get(name)
         return None if group is None else group.records.get((topic_id, partition))

@@ -42,7 +42,7 @@ class GroupRecords:
         return True
 
     def get(self, group: str) -> pb.GroupRecord | None:
-        """Return a group's record; None if it has none."""
+        """Return a group's record; None if the group does not exist."""
         return self._records.get(group)
 
     def names(self) -> Collection[str]:

@@ -43,8 +43,8 @@ def directory_to_bind(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.Node
 
     Args:
         announce: the announcement; its `node` names the founder and its directory.
-        bound: the directory id that this node has already bound; empty for none.
-        known: this node's registration record of the founder; None if it has none.
+        bound: the directory id that this node has already bound; empty if it has bound no directory.
+        known: this node's registration record of the founder; None if the founder is not registered.
 
     Returns:
         An id of 16 bytes; empty if the registration record contradicts the announced identity.

@@ -1,8 +1,8 @@
 """Failure detection and membership: SWIM (Das, Gupta, Motivala 2002) with parts of Lifeguard (Dadgar et al. 2018).
 
 In each period the node probes one member, in a shuffled rotation. If the member does not answer, other members probe it
-too; if none receives an answer, it is suspected, and declared dead unless it refutes the suspicion in time. Updates are
-piggybacked on every datagram and, while they are new, sent in datagrams of their own. From Lifeguard: a slow node
+too; if no node receives an answer, it is suspected, and declared dead unless it refutes the suspicion in time. Updates
+are piggybacked on every datagram and, while they are new, sent in datagrams of their own. From Lifeguard: a slow node
 lengthens its own timeouts, helpers send a Nack if the target does not answer, and a datagram to a member that is not
 alive first carries the record about that member. Beyond both:
 

@@ -83,8 +83,8 @@ class Members(Mapping[str, Member]):
     """The membership table by node id, including the local node. Only the protocol modifies it.
 
     Args:
-        members_max: maximum number of entries. A new live member evicts the one that left first or, if none has left,
-            the one that died first.
+        members_max: maximum number of entries. A new live member evicts the one that left first or, if no member has
+            left, the one that died first.
         forgotten: called with the node id of each evicted member.
     """
 

@@ -40,7 +40,7 @@ class ReplayWindows:
         return len(self._windows)
 
     def incarnation(self, sender: str) -> int:
-        """Return the highest incarnation received from a sender, 0 for none."""
+        """Return the highest incarnation received from a sender, 0 before the first datagram."""
         window = self._windows.get(sender)
         return window.incarnation if window is not None else 0
 

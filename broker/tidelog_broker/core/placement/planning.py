@@ -211,7 +211,7 @@ def handover_plan(
         node_id: the node that stops.
         active: the active epoch, owned by `node_id`.
         alive: nodes that may get ownership.
-        lagging: replicas that lack records, used only if there is no other.
+        lagging: replicas that lack records, used only if no other replica can own the partition.
     """
     hashed, heirs = partition_key(*key), frozenset(alive) - {node_id}
     for candidates in (heirs.difference(lagging), heirs):

@@ -175,7 +175,7 @@ def identity_fault(
     Args:
         node_id: id that the node claims.
         is_new: the directory was created empty and has not been admitted since.
-        known: the registered record of that id; None if it has none. A record of the bootstrap file has incarnation
+        known: the registered record of that id; None for a new id. A record of the bootstrap file has incarnation
             0, and one of an early version has an empty directory id until the node's next announcement.
     """
     if known is None:

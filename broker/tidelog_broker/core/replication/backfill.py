@@ -67,7 +67,7 @@ class MissingHistory(NamedTuple):
         epochs: number of incomplete sealed epochs.
         records: number of records to fetch.
         epoch: the epoch that is being fetched, or will be next.
-        source: the node from which `epoch` is being fetched; "" if none is.
+        source: the node from which `epoch` is being fetched; "" if no epoch is.
         is_unavailable: whether all possible sources were asked and none has provided the epoch.
     """
 

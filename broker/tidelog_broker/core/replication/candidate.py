@@ -144,7 +144,7 @@ class Candidate:
         self._short: set[str] = set()
         self._accepted: set[str] = set()
         self._unsafe_until_ms: int | None = None
-        """Until when an unsafe recovery may try; None if none is running."""
+        """Until when an unsafe recovery may try; None if no recovery is running."""
         self._is_unsafe = False
         """Whether an unsafe recovery proposed with the promises at hand, so that no quorum of accepts is needed."""
         self._was_undecided = False

@@ -66,7 +66,7 @@ class EpochChain:
         self.lost: tuple[LostRecords, ...] = ()
         """Ranges of lost records, disjoint and ascending."""
         self.lost_until = 0
-        """Records from the newest decision's end offset up to this offset are lost; 0 if none are."""
+        """Records from the newest decision's end offset up to this offset are lost; 0 if no record is."""
 
     @property
     def previous_hash(self) -> bytes:

@@ -266,7 +266,7 @@ class EpochDecided:
         unsafe: whether the end was decided without a quorum, so that later records may have been committed.
         short_logs: whether the end comes from too few complete logs after machine failures, with the same consequence.
         held_by_all: the end of the records that are known to be durable on every replica of the epoch; 0 if unknown.
-        lost_until: records from the end up to this offset are lost; 0 for none.
+        lost_until: records from the end up to this offset are lost; 0 if no record is lost.
     """
 
     epoch: int

@@ -124,7 +124,7 @@ class LogView(Protocol):
         ...
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """Return the base offset of the batch of an epoch that holds an offset; None if none is found."""
+        """Return the base offset of the batch of an epoch that holds an offset; None if no batch holds it."""
         ...
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:

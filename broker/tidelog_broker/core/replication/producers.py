@@ -61,7 +61,7 @@ class PlacedBatch(NamedTuple):
 
     Attributes:
         duplicates: number of records of the sent batch that were dropped as duplicates.
-        dropped: bitmap of the dropped records; empty if none was dropped or the bitmap is no longer known.
+        dropped: bitmap of the dropped records; empty if no record was dropped or the bitmap is no longer known.
         fingerprint: fingerprint of the content as sent, see `fingerprint_of`; None if unknown.
     """
 

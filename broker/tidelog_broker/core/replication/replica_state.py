@@ -198,7 +198,7 @@ class ReplicaState:
         return self.log.is_volatile(self.active.epoch)
 
     def new_fence(self, stored: pb.FenceEntry | None = None) -> Fence:
-        """Return a fence of the active epoch, from its journaled entry if there is one."""
+        """Return a fence of the active epoch, from its entry in the journal if it has one."""
         return Fence(self.key, self.active, stored, is_volatile=self.is_volatile)
 
     @property
@@ -309,7 +309,7 @@ class ReplicaState:
     # --- exchange of the chain -------------------------------------------------------------------------
 
     def send_chain(self, to: str, epoch: int) -> None:
-        """Send the first `DECISIONS_MAX` decisions from `epoch` on to a node, if there are any."""
+        """Send the first `DECISIONS_MAX` decisions from `epoch` on to a node; without decisions send no message."""
         at = epoch - self.chain.genesis.epoch
         decisions = self.chain.decisions[at : at + DECISIONS_MAX] if at >= 0 else []
         if decisions and to != self.node_id:

@@ -106,7 +106,8 @@ def _recover(volume: Volume, directory: Path, sizes: Sizes) -> CommitLog:
     for tail in replay.tails.values():
         _keep_stored(tail, ranges)
     ends = [
-        _mend(fs, one, result, synced=replay.synced, size_bytes=sizes_of[one], nonce=nonce) for one, result in results
+        _make_durable(fs, one, result, synced=replay.synced, size_bytes=sizes_of[one], nonce=nonce)
+        for one, result in results
     ]
     torn = replay.finish()
     position = max([replay.synced, *ends, *(snapshot.position for snapshot in snapshots)], default=0)
@@ -214,7 +215,7 @@ def _logical_bytes(fs: FileSystem, one: _Found, following: _Found | None) -> int
     return size_bytes if following is None else min(size_bytes, following.base - one.base)
 
 
-def _mend(fs: FileSystem, one: _Found, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
+def _make_durable(fs: FileSystem, one: _Found, result: FileReplay, *, synced: int, size_bytes: int, nonce: int) -> int:
     """Make the part of a file that no mark covers durable and free of torn records; return the file's end."""
     end = one.base + result.end
     if end <= synced and one.base + size_bytes <= max(end, synced):

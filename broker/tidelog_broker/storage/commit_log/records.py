@@ -203,7 +203,7 @@ def is_batch(kind: int) -> bool:
 
 
 def next_record(data: Buffer, at: int, *, nonce: int, base: int) -> int:
-    """Return the next place at or after `at` where a valid record begins; the length of `data` if there is none.
+    """Return the next place at or after `at` where a valid record begins; the length of `data` after the last one.
 
     Args:
         base: the position of the first byte of `data`, a multiple of 64.
@@ -218,7 +218,7 @@ def next_record(data: Buffer, at: int, *, nonce: int, base: int) -> int:
 
 
 def nonce_in(data: Buffer, *, base: int) -> int | None:
-    """Return the nonce of the first valid record of a file; None if it has none."""
+    """Return the nonce of the first valid record of a file; None if no record is valid."""
     raw = bytes(data)
     found = raw.find(RECORD_MAGIC)
     while found >= 0:

@@ -153,7 +153,7 @@ class SharedEngine(Engine):
     # --------------------------------------------------------------------------------- internals
 
     def _open_segments(self, directory: Path, names: Sequence[str], segment_bytes: int) -> EpochLog | None:
-        """Open the segments; None if there are none. A segment that was never completed has nothing that is needed."""
+        """Open the segments; None without segments. A segment that was never completed has nothing that is needed."""
         if not any(name.endswith(SEGMENT_SUFFIX) for name in names):
             for name in names:
                 if name.endswith(BEGUN_SUFFIX):
@@ -162,7 +162,7 @@ class SharedEngine(Engine):
         return EpochLog.open(self._disk, directory, segment_bytes=segment_bytes)
 
     def _join(self, contents: SharedContents, *, is_known: bool) -> Damage | None:
-        """Bring the tail in line with the segments before it; return the damage, if there is any."""
+        """Bring the tail in line with the segments before it; return the damage, None if they fit together."""
         tail, segments = contents.tail, contents.segments
         at = _end_of(segments, contents.start)
         if segments is not None and segments.damage is not None and not segments.is_repairing:

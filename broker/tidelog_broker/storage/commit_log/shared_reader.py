@@ -33,7 +33,7 @@ class SharedContents:
         start: the identity of the epoch, and where it began.
         log: the commit log.
         tail: the records in the commit log.
-        segments: the records before them; None while there are none.
+        segments: the records before them; None before the first segment.
         damage: why the store is in LIMBO, None if it is not.
         is_plain: everything is in the segments, and the commit log is not used any more.
         is_blocked: the segments are damaged, so the tail cannot be read.

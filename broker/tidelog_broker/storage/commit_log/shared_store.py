@@ -17,14 +17,13 @@ from tidelog_broker.storage.commit_log.shared_reader import SharedContents, Shar
 from tidelog_broker.storage.commit_log.store_directory import GrowingPart, finish_move
 from tidelog_broker.storage.commit_log.store_identity import MOVED_NAME
 from tidelog_broker.storage.commit_log.tail_batches import CheckedBatches, read_checked
-from tidelog_broker.storage.directory.repair_markers import remove_marker, write_marker
+from tidelog_broker.storage.directory.write_guard import WriteGuard
 from tidelog_broker.storage.engine.reading import Part, ScrubPart
 from tidelog_broker.storage.engine.store import SEGMENT, SHARED, AppendedGroup, Damage, EpochStore, State, padded
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import lay_out_segments
 from tidelog_broker.storage.io.errors import (
     DiskFullError,
-    DivergedError,
     LimboError,
     StorageFailedError,
     is_shortage,
@@ -72,7 +71,7 @@ class SharedStore(EpochStore):
         self._reserved_bytes = 0
         self._written_position = contents.log.position
         """The position of the log after the newest group of this store."""
-        self._failure = ""
+        self._guard = WriteGuard(disk.fs, contents.directory)
         self.is_sealed = False
         """Whether the epoch has ended although its tail is still in the log, because the disk was full."""
         self._set_damage(damage)
@@ -82,20 +81,11 @@ class SharedStore(EpochStore):
     @property
     def state(self) -> State:
         """Whether the store takes appends, and if not, why."""
-        if self._failure:
+        if self._guard.failure:
             return "failed"
         if self._contents.is_plain:
             return self._segments.state
-        if self._log.failure:
-            return "failed"
-        if self._contents.damage is not None:
-            return "limbo"
-        return "sealed" if self.is_sealed else "active"
-
-    @property
-    def damage(self) -> Damage | None:
-        """The damage or lack of records that keeps the store in LIMBO, without appends; None if the store is sound."""
-        return self._contents.damage
+        return "failed" if self._log.failure else self._guard.state(self._contents.damage, is_sealed=self.is_sealed)
 
     @property
     def start_offset(self) -> int:
@@ -169,7 +159,7 @@ class SharedStore(EpochStore):
     def has_room(self, needed_bytes: int) -> bool:
         """Return whether `ensure_space` would succeed for this many bytes without waiting; reserves them."""
         contents = self._contents
-        if self._failure or contents.damage is not None:
+        if self._guard.failure or contents.damage is not None:
             return False
         if contents.is_plain:
             return self._segments.has_room(needed_bytes)
@@ -277,7 +267,7 @@ class SharedStore(EpochStore):
             self._give_back()
             if contents.segments is not None:
                 contents.segments.close(sync=sync)
-            self._failure = self._failure or "the store is closed"
+            self._guard.give_up("the store is closed")
 
     # ------------------------------------------------------------------------------------ changes of the end
 
@@ -299,9 +289,7 @@ class SharedStore(EpochStore):
         self._check_open()
         if self.state == "active" or self.is_repairing:
             self._log.sync()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        digest = self.decided_digest(end_offset)
         if self.is_sealed and end_offset == self.end_offset:
             return
         if end_offset != self.end_offset or (contents.damage is not None and not self.is_repairing):
@@ -330,12 +318,7 @@ class SharedStore(EpochStore):
         self._check_open()
         if self.is_repairing:
             return
-        try:
-            write_marker(self._disk.fs, self.directory)
-        except OSError as error:
-            if is_shortage(error):
-                raise space_or_failure(f"{self.directory} cannot be truncated at its damage", error) from error
-            raise self._fail("writing the repair marker", error) from error
+        self._guard.begin_repair()
         self._cut(contents.end)
         segments = contents.segments
         if segments is not None and segments.damage is not None and not segments.is_repairing:
@@ -377,7 +360,7 @@ class SharedStore(EpochStore):
             StorageFailedError: the disk failed.
         """
         contents = self._contents
-        if contents.is_plain or self._failure or self._log.failure:
+        if contents.is_plain or self._guard.failure or self._log.failure:
             return
         try:
             if not contents.is_blocked:
@@ -440,7 +423,7 @@ class SharedStore(EpochStore):
                     segments.append(checked.batches)
                     segments.sync()
                 except StorageFailedError as error:
-                    self._failure = self._failure or error.message
+                    self._guard.give_up(error.message)
                     raise
             contents.segments = segments
             tail.restart(checked.end, tail.position)
@@ -451,7 +434,7 @@ class SharedStore(EpochStore):
         try:
             return read_checked(self._log.files, self._contents.tail)
         except OSError as error:
-            raise self._fail("reading the commit log", error) from error
+            raise self._guard.failed("reading the commit log", error) from error
         except MovedError:
             raise AssertionError("a tail is not copied while its lock is held") from None
 
@@ -475,7 +458,7 @@ class SharedStore(EpochStore):
             if is_shortage(error):
                 self._disk.note_full()
                 raise space_or_failure(f"a segment cannot be created in {self.directory}", error) from error
-            raise self._fail("creating a segment", error) from error
+            raise self._guard.failed("creating a segment", error) from error
         return EpochLog.open(self._disk, self.directory, segment_bytes=self.segment_bytes, is_new=True)
 
     def move_to_segments(self) -> None:
@@ -501,16 +484,16 @@ class SharedStore(EpochStore):
         except OSError as error:
             if is_shortage(error):
                 raise space_or_failure(f"{path} cannot be created", error) from error
-            raise self._fail(f"creating {path.name}", error) from error
+            raise self._guard.failed(f"creating {path.name}", error) from error
         try:
             fs.sync_dir(self.directory)
             self._give_back()
             contents.is_plain = contents.segments is not None
             finish_move(fs, self.directory, self._log, contents.tail.store)
         except OSError as error:
-            raise self._fail("moving the store out of the commit log", error) from error
+            raise self._guard.failed("moving the store out of the commit log", error) from error
         except StorageFailedError as error:
-            self._failure = self._failure or error.message
+            self._guard.give_up(error.message)
             raise
         if contents.is_plain:
             self.engine = SEGMENT
@@ -527,12 +510,9 @@ class SharedStore(EpochStore):
 
     def _end_repair(self) -> None:
         segments = self._contents.segments
-        try:
-            if segments is not None and segments.is_repairing:
-                segments.finish_repair()
-            remove_marker(self._disk.fs, self.directory)
-        except OSError as error:
-            raise self._fail("removing the repair marker", error) from error
+        if segments is not None and segments.is_repairing:
+            segments.finish_repair()
+        self._guard.end_repair()
         self.is_repairing = False
         self._set_damage(None)
 
@@ -544,8 +524,7 @@ class SharedStore(EpochStore):
         self._contents.damage = self.held.damage = damage
 
     def _check_open(self) -> None:
-        if self._failure:
-            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
+        self._guard.check_open()
         self._log.check()
 
     def _check_writable(self) -> None:
@@ -557,8 +536,4 @@ class SharedStore(EpochStore):
                 f"{damage.reason}; if no other node has the data: restore a backup"
             )
         if self.is_sealed:
-            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
-
-    def _fail(self, what: str, error: OSError) -> StorageFailedError:
-        self._failure = self._failure or f"{what} failed: {error}; check the disk and restart the node"
-        return StorageFailedError(f"{self.directory}: {self._failure}")
+            raise self._guard.sealed(self.end_offset)

@@ -74,7 +74,7 @@ def mark_newest(fs: FileSystem, directory: Path, epoch: int) -> None:
 
 
 def marked_newest(fs: FileSystem, directory: Path) -> int | None:
-    """Return the recorded newest epoch of a partition's directory; None if none is recorded."""
+    """Return the recorded newest epoch of a partition's directory; None if no epoch is recorded."""
     match = _NEWEST.fullmatch(_note(fs, directory) or "")
     return int(match[1]) if match else None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
 from tidelog_broker.storage.engine.reading import EpochReading, Part, ScrubPart
+from tidelog_broker.storage.io.errors import DivergedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto.batch.column_slices import TextColumn
@@ -161,19 +162,19 @@ class EpochStore(ABC):
         """Whether the store takes appends, and if not, why."""
 
     @property
-    @abstractmethod
     def damage(self) -> Damage | None:
         """The damage or lack of records that keeps the store in LIMBO, without appends; None if the store is sound."""
+        return self.held.damage
 
     @property
-    @abstractmethod
     def start_offset(self) -> int:
         """The first offset that the store still has."""
+        return self.segments[0].base_offset
 
     @property
-    @abstractmethod
     def start_digest(self) -> int:
         """The running digest at `start_offset`."""
+        return self.segments[0].start_digest
 
     @property
     @abstractmethod
@@ -191,19 +192,19 @@ class EpochStore(ABC):
         """The parts, oldest first, at least one. The sequence is replaced as a whole, never mutated."""
 
     @property
-    @abstractmethod
     def segment_count(self) -> int:
         """The number of parts."""
+        return len(self.segments)
 
     @property
-    @abstractmethod
     def oldest_end_offset(self) -> int:
         """The end offset of the oldest part."""
+        return self.segments[0].end_offset
 
     @property
-    @abstractmethod
     def size_bytes(self) -> int:
         """The size of all parts, without preallocated space."""
+        return sum(part.size_bytes for part in self.segments)
 
     @abstractmethod
     def has_room(self, needed_bytes: int) -> bool:
@@ -312,6 +313,18 @@ class EpochStore(ABC):
         """
         return
 
+    def decided_digest(self, end_offset: int) -> int:
+        """Return the running digest at the offset where the epoch was decided to end.
+
+        Raises:
+            DivergedError: no batch of this store ends there.
+            DamagedError: the batch at `end_offset` is damaged.
+        """
+        digest = self.reader.digest_at(end_offset)
+        if digest is None:
+            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        return digest
+
     def scrub_parts(self, *, is_newest: bool) -> Sequence[ScrubPart]:
         """Return the parts that can be reread to find damage; `is_newest`: the epoch may still be appended to."""
         del is_newest
@@ -376,7 +389,7 @@ class Volume(Protocol):
     memory_bytes: int
     """Maximum bytes of records that the memory engine stores on the node."""
     engines_dir: Path | None
-    """The directory for data that engines keep outside the epochs' directories; None: there is none.
+    """The directory for data that engines keep outside the epochs' directories; None: without a directory.
 
     Each engine creates a directory of its name in it.
     """

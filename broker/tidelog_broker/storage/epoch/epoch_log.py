@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tidelog_broker.storage.directory.repair_markers import has_marker, remove_marker, write_marker
+from tidelog_broker.storage.directory.repair_markers import has_marker, remove_marker
+from tidelog_broker.storage.directory.write_guard import WriteGuard
 from tidelog_broker.storage.engine.reading import ScrubPart
 from tidelog_broker.storage.engine.store import SEGMENT, AppendedGroup, Damage, EpochStore, State
 from tidelog_broker.storage.epoch.deferred_syncs import DeferredSyncs
@@ -26,7 +27,6 @@ from tidelog_broker.storage.epoch.recovery import recover_epoch, remove_segment,
 from tidelog_broker.storage.epoch.segment_part import SegmentPart
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.io.errors import (
-    DivergedError,
     LimboError,
     StorageFailedError,
     is_shortage,
@@ -71,7 +71,7 @@ class EpochLog(EpochStore):
         self._active = active
         self._deferred = DeferredSyncs(disk, directory)
         self._spare = Spare(disk.fs, disk.spares, directory)
-        self._failure = ""
+        self._guard = WriteGuard(disk.fs, directory)
         self.is_repairing = False
         """Whether records are missing, see `repair_markers`: in LIMBO, the log takes appends of the missing part."""
         first = self._held.segments[0].header
@@ -114,21 +114,7 @@ class EpochLog(EpochStore):
     @property
     def state(self) -> State:
         """The log's state: whether it takes appends, and if not, why."""
-        if self._failure:
-            return "failed"
-        if self.damage is not None:
-            return "limbo"
-        return "active" if self._active is not None else "sealed"
-
-    @property
-    def damage(self) -> Damage | None:
-        """The damage or lack of records that keeps the log in LIMBO, without appends; None if the log is sound."""
-        return self._held.damage
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that the log still has."""
-        return self._held.segments[0].base_offset
+        return self._guard.state(self._held.damage, is_sealed=self._active is None)
 
     @property
     def end_offset(self) -> int:
@@ -145,32 +131,12 @@ class EpochLog(EpochStore):
         """The segments, oldest first."""
         return self._held.segments
 
-    @property
-    def start_digest(self) -> int:
-        """The running digest at `start_offset`."""
-        return self._held.segments[0].header.start_digest
-
-    @property
-    def oldest_end_offset(self) -> int:
-        """The end offset of the oldest segment."""
-        return self._held.segments[0].end_offset
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the segments' contents, without preallocated space."""
-        return sum(segment.size_bytes for segment in self._held.segments)
-
-    @property
-    def segment_count(self) -> int:
-        """The number of segments."""
-        return len(self._held.segments)
-
     # ------------------------------------------------------------------------------------ appending
 
     def has_room(self, needed_bytes: int) -> bool:
         """Return whether `ensure_space` would succeed for this many bytes without touching the disk."""
         active = self._active
-        if active is None or self._failure or self._held.damage is not None:
+        if active is None or self._guard.failure or self._held.damage is not None:
             return False
         needed, position = needed_bytes + MARK_BYTES, active.end.position
         if position + needed > self.segment_bytes and active.has_batches:
@@ -204,9 +170,9 @@ class EpochLog(EpochStore):
                 if self._give_up_spare():
                     return self.ensure_space(needed_bytes)
                 raise space_or_failure(f"{needed} bytes cannot be allocated in {self.directory}", error) from error
-            raise self._fail("allocating space", error) from error
+            raise self._guard.failed("allocating space", error) from error
         except StorageFailedError as error:
-            self._failure = self._failure or error.message
+            self._guard.give_up(error.message)
             raise
 
     def roll(self) -> bool:
@@ -226,9 +192,9 @@ class EpochLog(EpochStore):
                 if not is_out_of_descriptors(error):
                     self._disk.note_full()
                 raise space_or_failure(f"another segment cannot be created in {self.directory}", error) from error
-            raise self._fail("creating another segment", error) from error
+            raise self._guard.failed("creating another segment", error) from error
         except StorageFailedError as error:
-            self._failure = self._failure or error.message
+            self._guard.give_up(error.message)
             raise
         return True
 
@@ -239,14 +205,14 @@ class EpochLog(EpochStore):
             StorageFailedError: the write failed, now or before; any part of the group may be on the disk.
         """
         held, active = self._held, self._active
-        if active is None or self._failure or self._deferred.error is not None or held.damage is not None:
+        if active is None or self._guard.failure or self._deferred.error is not None or held.damage is not None:
             active = self._writable()
         fields = check_group(batches, epoch=self.epoch, offset=held.end.offset, digest=held.end.digest)
         before = active.end
         try:
             active.write(batches, fields, self.synced_offset)
         except OSError as error:
-            raise self._fail("a write", error) from error
+            raise self._guard.failed("a write", error) from error
         held.end = active.end
         return AppendedGroup(before.offset, active.end.offset, active.end.position - before.position)
 
@@ -264,7 +230,7 @@ class EpochLog(EpochStore):
             self._deferred.sync()
             active.datasync()
         except OSError as error:
-            raise self._fail("a sync", error) from error
+            raise self._guard.failed("a sync", error) from error
         self.synced_offset = target
         return target
 
@@ -280,7 +246,7 @@ class EpochLog(EpochStore):
             active.keep_open()
             self._held.segments = (*self._held.segments[:-1], self._retire(active))
         except OSError as error:
-            raise self._fail("sealing", error) from error
+            raise self._guard.failed("sealing", error) from error
         self._active = None
         active.release()
         self._give_up_spare()
@@ -305,7 +271,7 @@ class EpochLog(EpochStore):
                 self._active = None
             for segment in self._held.segments:
                 self._disk.open_segments.drop(segment.path)
-            self._failure = self._failure or "the log is closed"
+            self._guard.give_up("the log is closed")
 
     def truncate(self, end_offset: int) -> None:
         """Truncate the log at a batch boundary, durably, and make it appendable again. Ends LIMBO, sealing and repair.
@@ -318,20 +284,17 @@ class EpochLog(EpochStore):
             DamagedError: the batch at `end_offset` is damaged; nothing has changed.
             StorageFailedError: the disk failed, now or before.
         """
-        if self._failure:
-            self._writable()
+        self._guard.check_open()
         if self.state == "active" or self.is_repairing:
             self.sync()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        digest = self.decided_digest(end_offset)
         try:
             self._deferred.sync_names()
             if end_offset != self.end_offset or (self._held.damage is not None and not self.is_repairing):
                 self._cut(end_offset, digest)
-            remove_marker(self._disk.fs, self.directory)
         except OSError as error:
-            raise self._fail("truncating the log", error) from error
+            raise self._guard.failed("truncating the log", error) from error
+        self._guard.end_repair()
         self._held.damage, self.is_repairing = None, False
 
     def truncate_to_valid_prefix(self) -> None:
@@ -342,21 +305,15 @@ class EpochLog(EpochStore):
             StorageFailedError: the disk failed, now or before.
         """
         assert self._held.damage is not None, "there is no damage"
-        if self._failure:
-            self._writable()
+        self._guard.check_open()
         if self.is_repairing:
             return
-        try:
-            write_marker(self._disk.fs, self.directory)
-        except OSError as error:
-            if is_shortage(error):
-                raise space_or_failure(f"{self.directory} cannot be truncated at its damage", error) from error
-            raise self._fail("writing the repair marker", error) from error
+        self._guard.begin_repair()
         try:
             self._deferred.sync_names()
             self._cut(self.end_offset, self.end_digest)
         except OSError as error:
-            raise self._fail("truncating the log at its damage", error) from error
+            raise self._guard.failed("truncating the log at its damage", error) from error
         self._begin_repairing()
 
     def finish_repair(self) -> None:
@@ -367,10 +324,7 @@ class EpochLog(EpochStore):
         """
         assert self.is_repairing, "nothing is missing"
         self.sync()
-        try:
-            remove_marker(self._disk.fs, self.directory)
-        except OSError as error:
-            raise self._fail("removing the repair marker", error) from error
+        self._guard.end_repair()
         self._held.damage, self.is_repairing = None, False
 
     def delete_oldest_segment(self) -> int:
@@ -394,7 +348,7 @@ class EpochLog(EpochStore):
             if not self._disk.open_segments.drop(oldest.path) and is_kept:
                 self._spare.discard()
         except OSError as error:
-            raise self._fail(f"deleting {oldest.path.name}", error) from error
+            raise self._guard.failed(f"deleting {oldest.path.name}", error) from error
         return oldest.size_bytes
 
     def sync_names(self) -> None:
@@ -486,10 +440,9 @@ class EpochLog(EpochStore):
         self._held.takes_files = True
 
     def _writable(self) -> ActiveSegment:
-        if self._failure:
-            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
+        self._guard.check_open()
         if self._deferred.error is not None:
-            raise self._fail("a background sync", self._deferred.error)
+            raise self._guard.failed("a background sync", self._deferred.error)
         damage = self._held.damage
         if damage is not None and not self.is_repairing:
             raise LimboError(
@@ -498,16 +451,12 @@ class EpochLog(EpochStore):
                 "restore a backup, or stop the node and run: tidelog log repair DATA"
             )
         if self._active is None:
-            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
+            raise self._guard.sealed(self.end_offset)
         return self._active
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
         """Return whether the group needs a new segment. A group never spans two; a larger one gets its own."""
         return active.end.position + needed_bytes > self.segment_bytes and active.has_batches
-
-    def _fail(self, what: str, error: OSError) -> StorageFailedError:
-        self._failure = f"{what} failed: {error}; check the disk and restart the node"
-        return StorageFailedError(f"{self.directory}: {self._failure}")
 
     def _roll(self, old: ActiveSegment) -> ActiveSegment:
         """Begin the next segment and retire the old one; an OSError while the next one is created changes nothing."""
@@ -515,7 +464,7 @@ class EpochLog(EpochStore):
             self._deferred.sync_names()
             self._deferred.make_room()
         except OSError as error:
-            raise self._fail("a sync", error) from error
+            raise self._guard.failed("a sync", error) from error
         # Everything before the oldest unsynced segment is durable. Recording that also bounds the recovery of a log
         # that is never synced, which reads everything from the synced offset on.
         owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
@@ -536,7 +485,7 @@ class EpochLog(EpochStore):
         try:
             self._held.segments = (*self._held.segments[:-1], self._retire(old), new)
         except OSError as error:
-            raise self._fail("rolling to a new segment", error) from error
+            raise self._guard.failed("rolling to a new segment", error) from error
         self._held.end = new.end
         if self.synced_offset < self._held.end.offset:
             self._deferred.defer_segment_sync(old.hand_over(), old.size_bytes)
@@ -564,4 +513,4 @@ class EpochLog(EpochStore):
             active.datasync()
             active.give_back_space()
         except OSError as error:
-            raise self._fail("writing the sync mark at the end of the log", error) from error
+            raise self._guard.failed("writing the sync mark at the end of the log", error) from error

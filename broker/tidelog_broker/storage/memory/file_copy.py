@@ -254,7 +254,7 @@ def recovered(
     *,
     segment_bytes: int,
 ) -> Contents | None:
-    """Read the records of an epoch that an earlier process has written; None if there are none.
+    """Read the records of an epoch that an earlier process has written; None if no record was written.
 
     They are a prefix of those that the epoch had: the first batch that is damaged or does not fit into memory ends it.
 

@@ -162,7 +162,7 @@ class MemoryEngine(Engine):
         return self._store(directory, contents, segment_bytes=segment_bytes, is_repairing=is_repairing)
 
     def _recovered(self, directory: Path, start: EpochStart, segment_bytes: int) -> Contents | None:
-        """Return the contents that are left after a restart, for which memory is reserved; None if nothing is."""
+        """Return the contents that are left after a restart, for which memory is reserved; None if nothing is left."""
         del directory, start, segment_bytes
         return None
 

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from tidelog_broker.storage.directory.repair_markers import remove_marker, write_marker
-from tidelog_broker.storage.engine.store import AppendedGroup, Damage, EpochStore, State
-from tidelog_broker.storage.io.errors import (
-    DivergedError,
-    LimboError,
-    StorageFailedError,
-    is_shortage,
-    space_or_failure,
-)
+from tidelog_broker.storage.directory.write_guard import WriteGuard
+from tidelog_broker.storage.engine.store import AppendedGroup, EpochStore, State
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.contents import BLOCK_BYTES, Block, Contents
 from tidelog_broker.storage.memory.memory_reader import MemoryReader
@@ -65,37 +58,17 @@ class MemoryStore(EpochStore):
         self.is_repairing = is_repairing
         self.segment_bytes = segment_bytes
         self.synced_offset = contents.end.offset
-        self._fs = fs
         self._memory = memory
         self._reserved_bytes = 0
         """Memory that the engine has reserved for the next groups of this store."""
-        self._failure = ""
+        self._guard = WriteGuard(fs, directory)
 
     # ----------------------------------------------------------------------------------------- state
 
     @property
     def state(self) -> State:
         """Whether the store takes appends, and if not, why."""
-        if self._failure:
-            return "failed"
-        if self._contents.damage is not None:
-            return "limbo"
-        return "sealed" if self._contents.is_sealed else "active"
-
-    @property
-    def damage(self) -> Damage | None:
-        """The lack of records that keeps the store in LIMBO, without appends; None if it lacks no records."""
-        return self._contents.damage
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that the store still has."""
-        return self._contents.blocks[0].base_offset
-
-    @property
-    def start_digest(self) -> int:
-        """The running digest at `start_offset`."""
-        return self._contents.blocks[0].start_digest
+        return self._guard.state(self._contents.damage, is_sealed=self._contents.is_sealed)
 
     @property
     def end_offset(self) -> int:
@@ -112,27 +85,12 @@ class MemoryStore(EpochStore):
         """The blocks, oldest first."""
         return self._contents.blocks
 
-    @property
-    def segment_count(self) -> int:
-        """The number of blocks."""
-        return len(self._contents.blocks)
-
-    @property
-    def oldest_end_offset(self) -> int:
-        """The end offset of the oldest block."""
-        return self._contents.blocks[0].end_offset
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the batches."""
-        return self._contents.size_bytes
-
     # ------------------------------------------------------------------------------------ appending
 
     def has_room(self, needed_bytes: int) -> bool:
         """Return whether a group fits the reserved memory and the newest block."""
         contents = self._contents
-        if self._failure or contents.is_sealed or contents.damage is not None:
+        if self._guard.failure or contents.is_sealed or contents.damage is not None:
             return False
         return needed_bytes <= self._reserved_bytes and not self._must_roll(needed_bytes)
 
@@ -198,7 +156,7 @@ class MemoryStore(EpochStore):
         """Close the store; the contents stay until the directory is removed or the process ends."""
         del sync
         self._give_back()
-        self._failure = self._failure or "the store is closed"
+        self._guard.give_up("the store is closed")
 
     # ------------------------------------------------------------------------------------ changes of the end
 
@@ -211,10 +169,8 @@ class MemoryStore(EpochStore):
             DivergedError: no batch of this store ends at `end_offset`; nothing has changed.
             StorageFailedError: the store is closed, or the disk failed.
         """
-        self._check_open()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        self._guard.check_open()
+        digest = self.decided_digest(end_offset)
         contents, before_bytes = self._contents, self._contents.size_bytes
         if end_offset != contents.end.offset or (contents.damage is not None and not self.is_repairing):
             contents.cut(end_offset, digest)
@@ -230,16 +186,11 @@ class MemoryStore(EpochStore):
             DiskFullError: no space for the repair marker; nothing has changed.
             StorageFailedError: the store is closed, or the disk failed.
         """
-        self._check_open()
+        self._guard.check_open()
         assert self._contents.damage is not None, "there is no damage"
         if self.is_repairing:
             return
-        try:
-            write_marker(self._fs, self.directory)
-        except OSError as error:
-            if is_shortage(error):
-                raise space_or_failure(f"{self.directory} cannot be marked as incomplete", error) from error
-            raise self._failed("writing the repair marker", error) from error
+        self._guard.begin_repair()
         self._contents.is_sealed = False
         self.is_repairing = True
 
@@ -271,30 +222,15 @@ class MemoryStore(EpochStore):
         full_bytes = min(self.segment_bytes, BLOCK_BYTES)
         return block.size_bytes + needed_bytes > full_bytes and bool(block.batches)
 
-    def _check_open(self) -> None:
-        if self._failure:
-            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
-
     def _check_writable(self) -> None:
-        self._check_open()
-        damage = self._contents.damage
-        if damage is not None and not self.is_repairing:
-            raise LimboError(
-                f"{self.directory} takes no appends until it has the records of another replica: {damage.reason}"
-            )
-        if self._contents.is_sealed:
-            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
+        contents = self._contents
+        self._guard.check_sound(contents.damage, is_repairing=self.is_repairing)
+        if contents.is_sealed:
+            raise self._guard.sealed(contents.end.offset)
 
     def _end_repair(self) -> None:
-        try:
-            remove_marker(self._fs, self.directory)
-        except OSError as error:
-            raise self._failed("removing the repair marker", error) from error
+        self._guard.end_repair()
         self._contents.damage, self.is_repairing = None, False
-
-    def _failed(self, what: str, error: OSError) -> StorageFailedError:
-        self._failure = f"{what} failed: {error}; check the disk and restart the node"
-        return StorageFailedError(f"{self.directory}: {self._failure}")
 
     def _give_back(self) -> None:
         self._memory.release(self.topic_id, self._reserved_bytes)

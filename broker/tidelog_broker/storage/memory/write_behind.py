@@ -68,7 +68,7 @@ class WriteAtOnce:
 
 
 class WriterThread:
-    """Writes copies on a thread of its own, which is started when it has work and ends when it has none."""
+    """Writes copies on a thread of its own, which is started when a copy is due and ends when it is idle."""
 
     def __init__(self, *, period_s: float = WRITE_PERIOD_S, idle_s: float = IDLE_S) -> None:
         self._period_s = period_s
@@ -106,7 +106,7 @@ class WriterThread:
             pause.wait(self._period_s)
 
     def _take(self) -> list[FileCopy] | None:
-        """Wait for copies that are due; None if there were none for long, and the thread has to end."""
+        """Wait for copies that are due; None if no copy was due for `idle_s`: the thread ends."""
         with self._condition:
             if not self._due and not self._condition.wait_for(lambda: bool(self._due), self._idle_s):
                 self.is_running = False
@@ -165,14 +165,14 @@ class WriteBehindStore(MemoryStore):
         Raises:
             StorageFailedError: also if the files can neither be truncated nor removed.
         """
-        self._check_open()
+        self._guard.check_open()
         if self.reader.digest_at(end_offset) is None:
             return super().truncate(end_offset)  # It refuses that.
         try:
             with self.copy.cut(end_offset):
                 super().truncate(end_offset)
         except OSError as error:
-            raise self._failed("truncating the written records", error) from error
+            raise self._guard.failed("truncating the written records", error) from error
         return None
 
     def close(self, *, sync: bool = True) -> None:

@@ -69,7 +69,7 @@ class TypedJournal(Generic[E]):
 
     @staticmethod
     def make(fs: FileSystem, path: Path, kind: JournalKind[E]) -> None:
-        """Create an empty journal in a data directory that has none; raises as `Journal.make`."""
+        """Create an empty journal in a data directory without this journal; raises as `Journal.make`."""
         Journal.make(fs, path, kind.magic)
 
     @classmethod

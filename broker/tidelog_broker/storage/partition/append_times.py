@@ -32,9 +32,9 @@ class Ages(NamedTuple):
     Attributes:
         expired_below: all records below it are expired; 0 if no segment is expired.
         oldest_end, oldest_bytes, oldest_last_us: end offset, size and last append time of the oldest unexpired
-            segment with records; 0 if there is none.
+            segment with records; 0 if all records are expired.
         is_rolled: whether that segment takes no more appends.
-        newest_first_us: when the active segment's first batch was appended; 0 while it has none.
+        newest_first_us: when the active segment's first batch was appended; 0 before that.
         newest_us: when the last batch of the log was appended; 0 if the log is empty.
     """
 

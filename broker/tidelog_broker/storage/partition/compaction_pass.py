@@ -276,7 +276,7 @@ class _SurvivorRange(NamedTuple):
     unkeyed: UnkeyedRanges
 
     def next_wanted(self, offset: int, stop: int) -> int:
-        """Return the first offset from `offset` on whose batch may have a survivor; `stop` if none below it has."""
+        """Return the first offset from `offset` on whose batch may have a survivor; `stop` if no batch below it has."""
         at = int(np.searchsorted(self.survivors, offset))
         survivor = int(self.survivors[at]) if at < len(self.survivors) else stop
         return self.unkeyed.next_from(offset, min(survivor, stop))

@@ -57,7 +57,7 @@ class EpochRepair:
             ) from error
 
     def lost_epoch(self, active_epoch: int) -> int | None:
-        """Return the newest epoch that has begun on this node, if its directory is missing; None if none is missing.
+        """Return the newest epoch that has begun on this node, if its directory is missing; None if it exists.
 
         If the partition's whole directory is missing, `active_epoch` is returned, because it may have begun here.
         """

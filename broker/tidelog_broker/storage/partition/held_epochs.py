@@ -239,7 +239,7 @@ class HeldEpochs:
 
 
 def find_lost_epoch(disk: Volume, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:
-    """Return the epoch that puts a partition into LIMBO, after its epochs were opened; None if none does."""
+    """Return the epoch that puts a partition into LIMBO, after its epochs were opened; None if all are readable."""
     if opened.unreadable is not None:
         epoch, message = opened.unreadable
         return LostEpoch(epoch, message, is_aside=False, needs_engine=opened.needs_engine)

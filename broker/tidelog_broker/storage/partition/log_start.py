@@ -33,7 +33,7 @@ _LINE_BYTES: Final = 29
 
 
 def load_log_start(fs: FileSystem, directory: Path) -> int:
-    """Return the log start offset stored in a partition's directory; 0 if none is stored, or the file is damaged.
+    """Return the log start offset stored in a partition's directory; 0 if no start is stored, or the file is damaged.
 
     Raises:
         StorageFailedError: the disk cannot be read.

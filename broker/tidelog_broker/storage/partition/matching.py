@@ -59,7 +59,7 @@ class RecordFilter(NamedTuple):
     tag: str | None = None
 
     def column(self, columns: frozenset[TextColumn]) -> TextColumn | None:
-        """Return the column of `columns` whose index a lookup with this filter uses; None if none helps."""
+        """Return the column of `columns` whose index a lookup with this filter uses; None if no index helps."""
         if self.key is not None and "key" in columns:
             return "key"
         return "tag" if self.tag is not None and "tag" in columns else None
@@ -79,7 +79,7 @@ class NewestMatch(NamedTuple):
     """The newest matching record, or the offset down to which the log was searched.
 
     Attributes:
-        offset: the record's offset; None if none was found yet.
+        offset: the record's offset; None before a match is found.
         timestamp_us: the record's timestamp.
         from_offset: the log was examined from here on.
         alone: a batch that has the record and no other, if the search was to return it.
@@ -92,7 +92,7 @@ class NewestMatch(NamedTuple):
 
 
 class _Lookup(NamedTuple):
-    """The column whose index a read uses, None if it uses none, and the hash to look up in it."""
+    """The column whose index a read uses, None without an index, and the hash to look up in it."""
 
     column: TextColumn | None
     key_hash: int
@@ -303,7 +303,7 @@ def _read_run(extent: Extent, run: tuple[int, int], *, newest: bool) -> Iterator
 
 
 def _filtered(extent: Extent, slot: int, batch: memoryview, record_filter: RecordFilter) -> Buffer | None:
-    """Return the matching records of a batch; None if none match.
+    """Return the matching records of a batch; None if no record matches.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
@@ -336,7 +336,7 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: Rec
 def _newest_in(
     extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
 ) -> NewestMatch | None:
-    """Return the last matching record of a batch, None if none match.
+    """Return the last matching record of a batch, None if no record matches.
 
     If only a part of the batch matches and is small, its matching records are added to `recent`.
 
@@ -354,7 +354,7 @@ def _newest_in(
 
 
 def _newest_record_in(extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter) -> NewestMatch | None:
-    """Return the last matching record of a batch, alone in a batch; None if none match.
+    """Return the last matching record of a batch, alone in a batch; None if no record matches.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.

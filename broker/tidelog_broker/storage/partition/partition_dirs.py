@@ -147,7 +147,7 @@ def aside_dirs(fs: FileSystem, directory: Path) -> list[Path]:
 
 
 def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
-    """Return the epoch that was the newest of the log when it was set aside; None if it was replaced, or none was."""
+    """Return the newest epoch that was set aside; None without such an epoch, or if the log has a newer one."""
     names = [match for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
     aside = max((int(match[1]) for match in names if FILL_SUFFIX not in match[0]), default=None)
     newest = max(epoch_dirs(fs, directory), default=-1)

@@ -284,7 +284,7 @@ class Database:
     # --- reading ---------------------------------------------------------------------------------------
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Read a row; None if there is none.
+        """Read a row; None if the key has no row.
 
         Raises:
             DamagedError: the row is damaged.

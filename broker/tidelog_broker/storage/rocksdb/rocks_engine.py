@@ -335,7 +335,7 @@ class RocksEngine(Engine):
 
 
 def _store_of(names: Sequence[str]) -> int | None:
-    """Return the store id of a directory with these file names; None if it has none."""
+    """Return the store id of a directory with these file names; None if no name contains an id."""
     return next((int(match[1], 16) for name in names if (match := _FILE_NAME.fullmatch(name))), None)
 
 

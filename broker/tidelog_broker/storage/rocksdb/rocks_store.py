@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog_broker.storage.directory.repair_markers import remove_marker, write_marker
+from tidelog_broker.storage.directory.write_guard import WriteGuard
 from tidelog_broker.storage.engine.reading import ScrubPart
-from tidelog_broker.storage.engine.store import AppendedGroup, Damage, EpochStore, State, padded
-from tidelog_broker.storage.io.errors import (
-    DivergedError,
-    LimboError,
-    StorageFailedError,
-    is_shortage,
-    space_or_failure,
-)
+from tidelog_broker.storage.engine.store import AppendedGroup, EpochStore, State, padded
+from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.rocksdb.database import CHUNK_BYTES, ROCKSDB, Changes
 from tidelog_broker.storage.rocksdb.marks import SyncMarks
@@ -54,38 +48,18 @@ class RocksStore(EpochStore):
         self._contents = contents
         self._rows = rows
         self.reader = RocksReader(rows)
-        self._fs = fs
         self._database = rows.database
         self._marks = marks
         self._cache = rows.cache
         self._reserved_bytes = 0
-        self._failure = ""
+        self._guard = WriteGuard(fs, directory)
 
     # ----------------------------------------------------------------------------------------- state
 
     @property
     def state(self) -> State:
         """Whether the store takes appends, and if not, why."""
-        if self._failure:
-            return "failed"
-        if self._contents.damage is not None:
-            return "limbo"
-        return "sealed" if self._contents.is_sealed else "active"
-
-    @property
-    def damage(self) -> Damage | None:
-        """The damage or lack of records that keeps the store in LIMBO; None if the store is sound."""
-        return self._contents.damage
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that the store still has."""
-        return self._contents.parts[0].base_offset
-
-    @property
-    def start_digest(self) -> int:
-        """The running digest at `start_offset`."""
-        return self._contents.parts[0].start_digest
+        return self._guard.state(self._contents.damage, is_sealed=self._contents.is_sealed)
 
     @property
     def end_offset(self) -> int:
@@ -102,27 +76,12 @@ class RocksStore(EpochStore):
         """The parts, oldest first."""
         return self._contents.parts
 
-    @property
-    def segment_count(self) -> int:
-        """The number of parts."""
-        return len(self._contents.parts)
-
-    @property
-    def oldest_end_offset(self) -> int:
-        """The end offset of the oldest part."""
-        return self._contents.parts[0].end_offset
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the batches."""
-        return self._contents.size_bytes
-
     # ------------------------------------------------------------------------------------ appending
 
     def has_room(self, needed_bytes: int) -> bool:
         """Return whether a group fits the reserved space and the newest part, and the database accepts writes."""
         contents = self._contents
-        if self._failure or contents.is_sealed or contents.damage is not None or self._database.is_pressed:
+        if self._guard.failure or contents.is_sealed or contents.damage is not None or self._database.is_pressed:
             return False
         return needed_bytes <= self._reserved_bytes and not self._must_roll(needed_bytes)
 
@@ -211,7 +170,7 @@ class RocksStore(EpochStore):
         try:
             self._database.sync()
         except StorageFailedError as error:
-            self._failure = self._failure or error.message
+            self._guard.give_up(error.message)
             raise
         if target != self.synced_offset:
             self.synced_offset = target
@@ -222,7 +181,7 @@ class RocksStore(EpochStore):
         try:
             self._marks.write(self._contents.store, self._contents.slot, offset)
         except OSError as error:
-            raise self._failed("writing the sync mark", error) from error
+            raise self._guard.failed("writing the sync mark", error) from error
 
     def seal(self) -> None:
         """Seal the epoch at its end: close the newest part, sync, and take no more appends.
@@ -251,7 +210,7 @@ class RocksStore(EpochStore):
             if sync and self.state == "active":
                 self.sync()
         finally:
-            self._failure = self._failure or "the store is closed"
+            self._guard.give_up("the store is closed")
 
     # ------------------------------------------------------------------------------------ changes of the end
 
@@ -265,12 +224,10 @@ class RocksStore(EpochStore):
             DamagedError: the batch at `end_offset` is damaged; nothing has changed.
             StorageFailedError: the disk failed, now or before.
         """
-        self._check_open()
+        self._guard.check_open()
         if self.state == "active":
             self.sync()
-        digest = self.reader.digest_at(end_offset)
-        if digest is None:
-            raise DivergedError(f"{self.directory}: no batch ends at offset {end_offset}, the epoch's decided end")
+        digest = self.decided_digest(end_offset)
         if end_offset != self.end_offset or (self._contents.damage is not None and not self.is_repairing):
             self._cut(end_offset, digest)
         self.synced_offset = end_offset
@@ -283,16 +240,11 @@ class RocksStore(EpochStore):
             DiskFullError: no space for the repair marker; nothing was truncated.
             StorageFailedError: the disk failed, now or before.
         """
-        self._check_open()
+        self._guard.check_open()
         assert self._contents.damage is not None, "there is no damage"
         if self.is_repairing:
             return
-        try:
-            write_marker(self._fs, self.directory)
-        except OSError as error:
-            if is_shortage(error):
-                raise space_or_failure(f"{self.directory} cannot be truncated at its damage", error) from error
-            raise self._failed("writing the repair marker", error) from error
+        self._guard.begin_repair()
         self._cut(self.end_offset, self.end_digest)
         self.is_repairing = True
 
@@ -314,7 +266,7 @@ class RocksStore(EpochStore):
             mark = self.start_offset if mark is None else mark
             self._marks.write_durably(store, contents.slot, min(end_offset, mark))
         except OSError as error:
-            raise self._failed("writing the sync mark", error) from error
+            raise self._guard.failed("writing the sync mark", error) from error
         number = contents.number_of(end_offset)
         old = contents.parts[number]
         index = self._rows.index(old)
@@ -425,44 +377,29 @@ class RocksStore(EpochStore):
     def _newest(self) -> RocksPart:
         return self._contents.parts[-1]
 
-    def _check_open(self) -> None:
-        if self._failure:
-            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
-
     def _check_writable(self) -> None:
-        self._check_open()
-        damage = self._contents.damage
-        if damage is not None and not self.is_repairing:
-            raise LimboError(
-                f"{self.directory} takes no appends until it has the records of another replica: {damage.reason}"
-            )
-        if self._contents.is_sealed:
-            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
+        contents = self._contents
+        self._guard.check_sound(contents.damage, is_repairing=self.is_repairing)
+        if contents.is_sealed:
+            raise self._guard.sealed(contents.end.offset)
 
     def _write(self, changes: Changes) -> None:
         try:
             self._database.write(changes)
         except StorageFailedError as error:
-            self._failure = self._failure or error.message
+            self._guard.give_up(error.message)
             raise
 
     def _sync_database(self) -> None:
         try:
             self._database.sync()
         except StorageFailedError as error:
-            self._failure = self._failure or error.message
+            self._guard.give_up(error.message)
             raise
 
     def _end_repair(self) -> None:
-        try:
-            remove_marker(self._fs, self.directory)
-        except OSError as error:
-            raise self._failed("removing the repair marker", error) from error
+        self._guard.end_repair()
         self._contents.damage, self.is_repairing = None, False
-
-    def _failed(self, what: str, error: OSError) -> StorageFailedError:
-        self._failure = f"{what} failed: {error}; check the disk and restart the node"
-        return StorageFailedError(f"{self.directory}: {self._failure}")
 
 
 def _raise_times(index: Index, least_us: int) -> None:

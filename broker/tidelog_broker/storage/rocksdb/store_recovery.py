@@ -117,7 +117,7 @@ def store_end(database: Database, store: int) -> int | None:
 
 
 def _last_group(database: Database, family: str, store: int) -> int | None:
-    """Return the base offset of the last group in an index of the growing part; None if it has none."""
+    """Return the base offset of the last group in an index of the growing part; None if the index is empty."""
     last = None
     for key, _ in database.rows(family, row_key(b"g", store), store_key(b"g", store + 1)):
         last = offset_in(key)

@@ -123,7 +123,7 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
 
 
 def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
-    """Return the running digest before the batch that begins at `offset`; None if none begins there.
+    """Return the running digest before the batch that begins at `offset`; None if no batch begins there.
 
     Args:
         offset: an offset above the segment's base offset and below its end.

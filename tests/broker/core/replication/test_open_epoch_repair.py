@@ -67,7 +67,7 @@ def test_epoch_is_not_ended_while_too_few_followers_keep_up() -> None:
     stage.down = {*stage.ahead}
     assert stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms) == "once ended"
     stage.later(5000)
-    assert stage.first.can_append, "its writers are not fenced for nothing"
+    assert stage.first.can_append, "its writers are not fenced without need"
     assert stage.first.state.active.epoch == stage.epoch
     stage.down = set()
     stage.first.liveness_changed(stage.now_ms)

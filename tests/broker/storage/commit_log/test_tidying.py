@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 from pathlib import Path
 from random import Random
 
@@ -86,6 +87,15 @@ def test_store_that_writes_little_does_not_hold_a_file() -> None:
     assert world.log.files.size_bytes < 4 * SIZES.log_bytes_min
     assert len(world.sim.files(LOG_DIR, SNAPSHOT_SUFFIX)) == 2
     world.check()
+
+
+def test_failed_log_is_not_tidied(caplog: pytest.LogCaptureFixture) -> None:
+    world = busy_world(4, Random("failed"))
+    world.log.failed("a write", OSError(errno.EIO, "broken"))
+    steps = world.sim.steps
+    Tidying(world.sim, world.log).run()
+    assert world.sim.steps == steps
+    assert not caplog.records, "the failure was reported when it happened"
 
 
 def test_damaged_tail_keeps_its_file() -> None:

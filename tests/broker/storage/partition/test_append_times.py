@@ -134,7 +134,7 @@ def test_deleted_segments_are_not_read() -> None:
     log.delete_before(2)
     found = log.times.look(20)
     assert (found.expired_below, found.oldest_end, found.oldest_last_us) == (0, 3, 30)
-    assert log.times.at(0) == 30, "the first behind what was asked for"
+    assert log.times.at(0) == 30, "the time of the next batch"
 
 
 def test_record_has_the_append_time_of_its_batch() -> None:
