@@ -22,6 +22,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import canonical, columns_of, flags_of, stored_schema_of, with_tight_headers
 from tidelog_proto.batch.compression import decompressed_message, encode_body
 from tidelog_proto.batch.exact_rows import tight_rows
+from tidelog_proto.batch.field_selection import selection_in
 from tidelog_proto.batch.header import (
     BatchHeader,
     Buffer,
@@ -189,7 +190,7 @@ class RecordBatch:
         Raises:
             ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for a
                 batch with records but without a value column, unless it is a projection, and for one of a schema that
-                is not in `layouts`.
+                is not in `layouts`; CORRUPT_BATCH as `selection_in`.
         """
         header = unpack_header(buffer, is_sent=True, typed=layouts is not None)
         body = crc_checked_body(header, buffer)
@@ -199,9 +200,11 @@ class RecordBatch:
                 f"the batch has flags {header.flags:#x}, which lack the value column {Flags.VALUE:#x}; every batch "
                 "with records must have it",
             )
-        if header.schema_id:
-            return cls(header, body, layout=layout_for(header, layouts))
-        return cls(header, body)
+        layout = layout_for(header, layouts)
+        if layout is None:
+            return cls(header, body)
+        layout, message = selection_in(header, layout, body)
+        return cls(header, message, layout=layout)
 
     @property
     def base_offset(self) -> int:

@@ -183,7 +183,7 @@ def _is_text(kind: int, data: bytes, least: int, most: int) -> bool:
 @lru_cache(maxsize=1024)
 def _shape(layout: RowLayout, flags: int) -> _Shape | None:
     """Return the metadata of batches with these columns; None if such batches are left to pyarrow."""
-    if flags & ~_HANDLED_FLAGS or any(field.type.kind in NESTED for field in layout.schema.value_fields):
+    if flags & ~_HANDLED_FLAGS or any(field.type.kind in NESTED for field in layout.value_fields):
         return None
     if layout.tag is not None and layout.tag.required and not flags & Flags.TAG:
         return None
