@@ -19,12 +19,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import pyarrow as pa
 from crc32c import crc32c
 
 from tidelog_proto.batch.arrow_layout import check_layout, places_of
 from tidelog_proto.batch.columns import stored_schema_of
-from tidelog_proto.batch.compression import encode_body
 from tidelog_proto.batch.header import (
     COLUMN_FLAGS,
     OFFSET_MAX,
@@ -35,19 +33,8 @@ from tidelog_proto.batch.header import (
     crc_checked_body,
     unpack_header,
 )
-from tidelog_proto.batch.ipc_message import (
-    METADATA_BYTES_MAX,
-    PREFIX_BYTES,
-    TYPED_METADATA_BYTES_MAX,
-    Message,
-    NumberPlaces,
-    buffer_lengths,
-    metadata_bytes,
-    number_places,
-    padded,
-    parse_message,
-    uncompressed_bytes,
-)
+from tidelog_proto.batch.ipc_message import Message, buffer_lengths, padded, parse_message, uncompressed_bytes
+from tidelog_proto.batch.message_template import MessageTemplate, message_template
 from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB
@@ -126,13 +113,6 @@ def _cut(header: BatchHeader, body: memoryview, kept_flags: int) -> bytes:
     return projected_batch(header, body, description, lengths, cut)
 
 
-class Template(NamedTuple):
-    """The head of a message (prefix and metadata), encoded for one row, and the positions of its numbers."""
-
-    head: bytes
-    places: NumberPlaces
-
-
 class Cut(NamedTuple):
     """How a message is cut.
 
@@ -144,7 +124,7 @@ class Cut(NamedTuple):
     """
 
     flags: int
-    template: Template
+    template: MessageTemplate
     nodes: Sequence[int]
     buffers: Sequence[int]
     prefix: bytes = b""
@@ -164,14 +144,14 @@ def projected_batch(
     at = 0
     for number, index in enumerate(cut.buffers):
         begin, stored = description.buffers[index]
-        _PAIR.pack_into(head, PREFIX_BYTES + places.buffers_at + number * _PAIR.size, at, stored)
+        _PAIR.pack_into(head, places.buffers_at + number * _PAIR.size, at, stored)
         begin += description.body_at
         parts.append(body[begin : begin + padded(stored)])
         at += padded(stored)
     for number, index in enumerate(cut.nodes):
-        _PAIR.pack_into(head, PREFIX_BYTES + places.nodes_at + number * _PAIR.size, *description.nodes[index])
-    _NUMBER.pack_into(head, PREFIX_BYTES + places.record_count_at, header.record_count)
-    _NUMBER.pack_into(head, PREFIX_BYTES + places.body_length_at, at)
+        _PAIR.pack_into(head, places.nodes_at + number * _PAIR.size, *description.nodes[index])
+    _NUMBER.pack_into(head, places.record_count_at, header.record_count)
+    _NUMBER.pack_into(head, places.body_length_at, at)
     sent = b"".join((cut.prefix, head, *parts))
     # `uncompressed_bytes` only reads the position of the body, which is after the new head.
     whole = description._replace(body_at=len(cut.prefix) + len(head))
@@ -186,17 +166,5 @@ def projected_batch(
 
 
 @lru_cache(maxsize=64)
-def _template(stored: int, codec: Codec) -> Template:
-    return template_of(stored_schema_of(stored), codec)
-
-
-def template_of(schema: pa.Schema, codec: Codec, *, typed: bool = False) -> Template:
-    """Return the head of a message with the columns of a schema.
-
-    A null in each column has a validity bitmap, so that the length of the body is stored.
-    """
-    row = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
-    message, _ = encode_body(row, codec, typed=typed)
-    bytes_max = TYPED_METADATA_BYTES_MAX if typed else METADATA_BYTES_MAX
-    head = bytes(message[: PREFIX_BYTES + metadata_bytes(message, bytes_max)])
-    return Template(head, number_places(head[PREFIX_BYTES:]))
+def _template(stored: int, codec: Codec) -> MessageTemplate:
+    return message_template(stored_schema_of(stored), codec)

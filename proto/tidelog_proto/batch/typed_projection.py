@@ -13,13 +13,13 @@ from functools import lru_cache
 from tidelog_proto.batch.field_selection import all_fields, narrowed_layout, selection_of
 from tidelog_proto.batch.header import COLUMN_FLAGS, Buffer, Codec, Flags, crc_checked_body, unpack_header
 from tidelog_proto.batch.ipc_message import buffer_lengths, parse_message
+from tidelog_proto.batch.message_template import message_template
 from tidelog_proto.batch.projection import (
     Cut,
     head_alone,
     is_sent_whole,
     needs_body,
     projected_batch,
-    template_of,
 )
 from tidelog_proto.batch.row_layout import RowLayout, check_arrays
 
@@ -80,5 +80,5 @@ def _cut(layout: RowLayout, stored: int, kept_flags: int, selection: bytes, code
             target = next(wanted, None)
         buffer_at += count
     assert target is None, "the arrays of the result are some of those of the batch, in their order"
-    template = template_of(narrowed.stored_schema(kept_flags | stored & Flags.DERIVED), codec, typed=True)
+    template = message_template(narrowed.stored_schema(kept_flags | stored & Flags.DERIVED), codec, typed=True)
     return Cut(kept_flags, template, nodes, buffers, selection)
