@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.columns import schema_of, stored_schema_of
+from tidelog_proto.batch.columns import FLAG_OF_NAME, stored_schema_of
 from tidelog_proto.batch.header import COLUMN_FLAGS, BatchHeader, Flags
 from tidelog_proto.batch.ipc_message import Message, padded
 from tidelog_proto.errors import ProtocolError
@@ -102,6 +102,7 @@ class RowLayout:
         key_type: the Arrow type of the key field, None if there is none.
         dated: for each field of `value` whether it has dates or timestamps.
         dated_any: whether any of them has.
+        ruled_fields: those of `value`, with their indices, that have dates or timestamps or are required, at any level.
         has_lists: whether there is a list at any level.
     """
 
@@ -120,6 +121,11 @@ class RowLayout:
         self.key_type: pa.DataType | None = arrow_field(self.key).type if self.key is not None else None
         self.dated: tuple[bool, ...] = tuple(_has_dates(field) for field in self.value_fields)
         self.dated_any = any(self.dated)
+        self.ruled_fields: tuple[tuple[int, Field], ...] = tuple(
+            (at, field)
+            for at, field in enumerate(self.value_fields)
+            if self.dated[at] or any(below.required for below in fields_below([field]))
+        )
         self.has_lists = any(field.type.kind is Kind.LIST for field in fields_below(self.value_fields))
         self._stored: dict[int, pa.Schema] = {}
         self._plans: dict[int, Plan] = {}
@@ -161,8 +167,7 @@ class RowLayout:
         Raises:
             TypeError: these are not the columns of this schema; convert rows with `stored_columns`.
         """
-        names = columns.names
-        flags = sum(1 << bit for bit in range(COLUMN_FLAGS.bit_length()) if schema_of(1 << bit).names[0] in names)
+        flags = sum(FLAG_OF_NAME.get(name, 0) for name in columns.names)
         if not flags & Flags.VALUE or not columns.equals(self.stored_schema(flags)):
             raise TypeError(
                 f"expected the columns of schema {self.number}, got {columns}; convert rows with "

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.columns import canonical
+from tidelog_proto.batch.columns import FLAG_OF_NAME, canonical, short_tags
 from tidelog_proto.batch.exact_rows import exact_values
 from tidelog_proto.batch.field_selection import narrowed_layout, selection_of
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.key_bytes import STAMP_US_MAX, STAMP_US_MIN, key_column, key_values
 from tidelog_proto.batch.live_values import fault_of
-from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch, timestamp_range
 from tidelog_proto.batch.row_layout import RowLayout
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.schema.arrow_types import arrow_type
@@ -43,28 +43,55 @@ def stored_columns(layout: RowLayout, rows: pa.RecordBatch) -> pa.RecordBatch:
         TypeError: a column is unknown or repeated, or has a type that Arrow does not cast to that of its field.
         ValueError: a required field is null, or a value does not fit its field.
     """
-    given = _given(layout, rows)
-    deleted = _deleted(given.pop(DELETED, None))
-    count = rows.num_rows
-    arrays = {field.name: _typed(field, given.pop(field.name, None), count) for field in layout.schema.fields}
-    children = [arrays[field.name] for field in layout.value_fields]
-    value: Any = pa.StructArray.from_arrays(children, fields=list(layout.value_type), mask=deleted)
-    if deleted is not None:
-        value = exact_values(value)
+    if rows.schema.equals(layout.row_schema):
+        given, deleted, arrays = {}, None, rows.columns
+    else:
+        given = _given(layout, rows)
+        deleted = _deleted(given.pop(DELETED, None))
+        fields = layout.schema.fields
+        arrays = [_typed(field, given.pop(field.name, None), rows.num_rows) for field in fields]
+    places = _places_of(layout)
+    children = [arrays[at] for at in places.value]
+    value: Any
+    if deleted is None:
+        value = pa.Array.from_buffers(layout.value_type, rows.num_rows, [None], 0, 0, children)
+    else:
+        # `exact_values` makes nulls of tombstones values, so that only those of rows are faults.
+        value = exact_values(pa.StructArray.from_arrays(children, fields=list(layout.value_type), mask=deleted))
     if fault := fault_of(layout, value):
         raise ValueError(fault)
-    given = {_RECORD_COLUMNS[name]: array for name, array in given.items()}
-    if layout.key is not None:
-        given["key"] = key_column(_complete(layout.key, arrays[layout.key.name]))
-    if layout.tag is not None:
-        given["tag"] = _complete(layout.tag, arrays[layout.tag.name], deleted)
-    columns = canonical(pa.RecordBatch.from_pydict({**given, "value": pa.nulls(count, pa.binary())}))
-    stored = dict(zip(columns.schema.names, columns.columns, strict=True)) | {"value": value}
-    if layout.time is not None:
-        stored["timestamp"] = _times(layout.time, arrays[layout.time.name])
-    order = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in stored]
-    flags = layout.flags_of(pa.schema([(name, stored[name].type) for name in order]))
-    return pa.RecordBatch.from_arrays([stored[name] for name in order], schema=layout.stored_schema(flags))
+    stored: dict[str, Any] = {}
+    if given:
+        by_name = {_RECORD_COLUMNS[name]: array for name, array in given.items()}
+        others = canonical(pa.RecordBatch.from_pydict({**by_name, "value": pa.nulls(rows.num_rows, pa.binary())}))
+        stored = dict(zip(others.schema.names, others.columns, strict=True))
+    stored["value"] = value
+    if layout.time is not None and places.time is not None:
+        stored["timestamp"] = _times(layout.time, arrays[places.time])
+    if layout.key is not None and places.key is not None:
+        stored["key"] = key_column(_complete(layout.key, arrays[places.key]))
+    if layout.tag is not None and places.tag is not None:
+        stored["tag"] = short_tags(_complete(layout.tag, arrays[places.tag], deleted))
+    flags = sum(FLAG_OF_NAME[name] for name in stored)
+    return pa.RecordBatch.from_arrays(
+        [stored[name] for name in FLAG_OF_NAME if name in stored], schema=layout.stored_schema(flags)
+    )
+
+
+class _Places(NamedTuple):
+    """Indices in the fields of a schema: of those in `value`, and of those with a role."""
+
+    value: tuple[int, ...]
+    time: int | None
+    key: int | None
+    tag: int | None
+
+
+@lru_cache(maxsize=1024)
+def _places_of(layout: RowLayout) -> _Places:
+    by_role = {field.role: at for at, field in enumerate(layout.schema.fields)}
+    value = tuple(at for at, field in enumerate(layout.schema.fields) if field.role is Role.NONE)
+    return _Places(value, by_role.get(Role.TIME), by_role.get(Role.KEY), by_role.get(Role.TAG))
 
 
 def rows_of(batch: RecordBatch, *, tombstones: bool = False, fields: frozenset[int] | None = None) -> pa.RecordBatch:
@@ -241,9 +268,10 @@ def _complete(field: Field, array: Any, deleted: Any = None) -> Any:
 
 def _times(field: Field, array: Any) -> Any:
     _complete(field, array)
-    numbers = array.view(pa.int64()).to_numpy()
-    low, high = int(numbers.min(initial=STAMP_US_MAX)), int(numbers.max(initial=STAMP_US_MIN))
-    if len(numbers) and (low < STAMP_US_MIN or high > STAMP_US_MAX):
+    if not len(array):
+        return array
+    low, high = timestamp_range(array)
+    if low < STAMP_US_MIN or high > STAMP_US_MAX:
         raise ValueError(f"field {field.name!r}: {low} to {high} µs since 1970 are outside the years 1 to 9999")
     return array
 

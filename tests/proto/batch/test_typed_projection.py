@@ -112,7 +112,7 @@ def columns_for(schema: Schema, ids: frozenset[int]) -> int:
 
 
 @given(schema=schemas(), codec=st.sampled_from(CODECS), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_a_projection_has_the_requested_part_of_the_rows(schema: Schema, codec: Codec, data: st.DataObject) -> None:
     layouts = layouts_of(schema)
     batch = encoded(layouts[1], data.draw(rows_of_schema(schema)), codec, base=70)
@@ -142,7 +142,7 @@ def test_a_projection_has_the_requested_part_of_the_rows(schema: Schema, codec: 
 
 
 @given(schema=schemas(), codec=st.sampled_from(BY_BUFFER), data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_a_projection_has_the_buffers_of_the_requested_fields_only(
     schema: Schema, codec: Codec, data: st.DataObject
 ) -> None:
