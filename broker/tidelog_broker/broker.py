@@ -68,8 +68,8 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakeoverLog
-from tidelog_broker.storage.engines.installed import InstalledEngines
 from tidelog_broker.storage.engine.store import SHARED
+from tidelog_broker.storage.engines.installed import InstalledEngines
 from tidelog_broker.storage.engines.stores import engine_named, engine_names
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem

@@ -41,8 +41,9 @@ _FIELDS: Final = (
     (Flags.HEADERS, pa.field("headers", HEADERS_TYPE)),
     (Flags.TAG, pa.field("tag", pa.string())),
 )
-_FLAG_OF_NAME: Final[Mapping[str, int]] = {field.name: flag for flag, field in _FIELDS}
-_VALUE_SCHEMA: Final = pa.schema([pa.field("value", pa.binary())])
+FLAG_OF_NAME: Final[Mapping[str, int]] = {field.name: flag for flag, field in _FIELDS}
+"""The columns of a batch in their order, by name."""
+VALUE_SCHEMA: Final = pa.schema([pa.field("value", pa.binary())])
 
 
 def schema_of(flags: int) -> pa.Schema:
@@ -68,11 +69,11 @@ def flags_of(schema: pa.Schema) -> int:
     Raises:
         TypeError: the schema is not canonical; convert the columns with `canonical`.
     """
-    if schema is _VALUE_SCHEMA or schema.equals(_VALUE_SCHEMA):
+    if schema is VALUE_SCHEMA or schema.equals(VALUE_SCHEMA):
         return Flags.VALUE
     flags = 0
     for name in schema.names:
-        flags |= _FLAG_OF_NAME.get(name, 0)
+        flags |= FLAG_OF_NAME.get(name, 0)
     if not flags & Flags.VALUE or not schema.equals(_schema_of(flags)):
         raise TypeError(
             f"expected the canonical columns of a record batch, got {_told(schema)}; convert them with "
@@ -113,7 +114,7 @@ def columns_of(
     """
     value = pa.array(values, pa.binary())
     if keys is None and timestamps_us is None and headers is None and tags is None:
-        return pa.RecordBatch.from_arrays([value], schema=_VALUE_SCHEMA)
+        return pa.RecordBatch.from_arrays([value], schema=VALUE_SCHEMA)
     arrays: dict[str, pa.Array[Any]] = {"value": value}
     if timestamps_us is not None:
         arrays["timestamp"] = pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE)
@@ -141,19 +142,19 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
         ValueError: a null in a column without nulls, a value that does not fit its type, a time before 1970 or after
             9999, or a tag that is too long.
     """
-    if record_batch.schema.equals(_VALUE_SCHEMA):
+    if record_batch.schema.equals(VALUE_SCHEMA):
         return record_batch
     names = record_batch.schema.names
-    unknown = [name for name in names if name not in _FLAG_OF_NAME]
+    unknown = [name for name in names if name not in FLAG_OF_NAME]
     if unknown:
         raise TypeError(
-            f"unknown columns {unknown}; a record has only the columns {list(_FLAG_OF_NAME)}: rename or drop others"
+            f"unknown columns {unknown}; a record has only the columns {list(FLAG_OF_NAME)}: rename or drop others"
         )
     if len(set(names)) != len(names) or "value" not in names:
         raise TypeError(f"columns must be unique and include value, got {names}")
     arrays: dict[str, pa.Array[Any]] = {}
     for name in names:
-        target: pa.DataType = _schema_of(_FLAG_OF_NAME[name]).field(0).type
+        target: pa.DataType = _schema_of(FLAG_OF_NAME[name]).field(0).type
         array: pa.Array[Any] = record_batch.column(name)
         arrays[name] = array if array.type.equals(target) else _cast(name, array, target)
     if "timestamp" in arrays:
@@ -229,7 +230,7 @@ def _assembled(columns: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
         if field.name == "headers":
             array = _without_null_lists(array)
         elif field.name == "tag":
-            _check_tags(array)
+            array = short_tags(array)
         arrays.append(array)
         flags |= flag
     return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(flags))
@@ -283,12 +284,18 @@ def _check_timestamps(stamps: Any) -> None:
             )
 
 
-def _check_tags(tags: Any) -> None:
+def short_tags(tags: Any) -> Any:
+    """Return a column of tags; refuse one that is too long.
+
+    Raises:
+        ValueError: a tag has more than `TAG_BYTES_MAX` bytes.
+    """
     longest = pc.max(pc.binary_length(tags)).as_py()
     if longest is not None and longest > TAG_BYTES_MAX:
         raise ValueError(
             f"a tag has {longest} bytes of UTF-8; the limit is {TAG_BYTES_MAX}: put longer text into a header"
         )
+    return tags
 
 
 def _told(schema: pa.Schema) -> str:

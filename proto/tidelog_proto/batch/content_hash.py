@@ -118,7 +118,7 @@ class ContentHasher:
         value: Any = columns.column("value")
         live = value.is_valid().to_numpy(zero_copy_only=False) if value.null_count else None
         _add_marks(sums, self._fields["value"], live)
-        for at, field in enumerate(layout.schema.value_fields):
+        for at, field in enumerate(layout.value_fields):
             self._add_field(sums, field, value.field(at), live)
 
     def _add_field(self, sums: npt.NDArray[np.uint64], field: Field, array: Any, live: Mask | None) -> None:

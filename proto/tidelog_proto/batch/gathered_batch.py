@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from tidelog_proto.batch.columns import flags_of
+from tidelog_proto.batch.columns import VALUE_SCHEMA
 from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.batch.ipc_message import PREFIX_BYTES, NumberPlaces, metadata_bytes, number_places, padded
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
@@ -61,8 +61,9 @@ def encode_gathered(
     The batch references the columns' memory, which must not change before the batch is acknowledged.
 
     Returns:
-        None if this encoding does not apply: for columns other than values, nulls, empty or small parts, or too large
-        batches. Use `encode_batch` on the joined parts then, which also raises the right error.
+        None if this encoding does not apply: for columns other than values, those of a schema among them, which have
+        bitmaps; for nulls, empty or small parts, or too large batches. Use `encode_batch` on the joined parts then,
+        which also raises the right error.
     """
     count = sum(part.num_rows for part in parts)
     if not 1 <= count <= BATCH_RECORDS_MAX:
@@ -72,7 +73,7 @@ def encode_gathered(
     size_bytes = 0
     for part in parts:
         values = part.column(0)
-        if flags_of(part.schema) != Flags.VALUE or values.null_count or not len(values):
+        if not part.schema.equals(VALUE_SCHEMA) or values.null_count or not len(values):
             return None
         own, view = _part_of(values, size_bytes)
         # Without its first offset, which equals the last one of the previous part.

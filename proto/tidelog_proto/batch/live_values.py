@@ -27,7 +27,7 @@ def fault_of(layout: RowLayout, value: Any, suspects: Collection[int] | None = N
         value: the column; Arrow has validated it in full.
         suspects: indices of the fields that have nulls in a required field; None if that is not known.
     """
-    for at, field in enumerate(layout.schema.value_fields):
+    for at, field in layout.ruled_fields:
         array = value.field(at)
         is_suspect = _has_missing(field, array) if suspects is None else at in suspects
         if not is_suspect and not (layout.dated[at] and _is_outside(field, array)):
@@ -42,6 +42,8 @@ def _has_missing(field: Field, array: Any) -> bool:
     """Return whether a required field has a null at any place, with those that do not count."""
     if field.required and array.null_count:
         return True
+    if not field.children:
+        return False
     return any(_has_missing(child, below) for child, below in _below(field, array))
 
 

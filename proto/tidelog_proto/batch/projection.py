@@ -7,7 +7,8 @@ the batch may have other columns in the log. If the reader does not need the bod
 The body's CRC is computed again, so the old one is checked first; otherwise damaged data would get a valid CRC.
 
 Batches that would shrink little are sent unchanged: small ones, and those compressed as a whole by gzip or snappy,
-unless the body is not needed.
+unless the body is not needed. The same holds for typed batches, whose buffers depend on their schema: see
+`typed_projection.py`.
 
 Rejected: decoding and encoding by Arrow, which decompresses and compresses the requested columns.
 """
@@ -15,15 +16,14 @@ Rejected: decoding and encoding by Arrow, which decompresses and compresses the 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import pyarrow as pa
 from crc32c import crc32c
 
 from tidelog_proto.batch.arrow_layout import check_layout, places_of
-from tidelog_proto.batch.columns import HEADERS_TYPE, OFFSET_DELTA, TIMESTAMP_TYPE, stored_schema_of
-from tidelog_proto.batch.compression import encode_body
+from tidelog_proto.batch.columns import stored_schema_of
 from tidelog_proto.batch.header import (
     COLUMN_FLAGS,
     OFFSET_MAX,
@@ -34,16 +34,8 @@ from tidelog_proto.batch.header import (
     crc_checked_body,
     unpack_header,
 )
-from tidelog_proto.batch.ipc_message import (
-    PREFIX_BYTES,
-    NumberPlaces,
-    buffer_lengths,
-    metadata_bytes,
-    number_places,
-    padded,
-    parse_message,
-    uncompressed_bytes,
-)
+from tidelog_proto.batch.ipc_message import Message, buffer_lengths, padded, parse_message, uncompressed_bytes
+from tidelog_proto.batch.message_template import MessageTemplate, message_template
 from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB
@@ -51,18 +43,6 @@ WHOLE_BYTES_MAX: Final = 2 * KIB
 _COMPRESSED_WHOLE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
 _NUMBER: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<2q")
-
-
-def _one_of_each() -> dict[str, Any]:
-    """Return a one-row sample of each column. Created on first use because pyarrow may import pandas for it."""
-    return {
-        OFFSET_DELTA.name: pa.array([0], OFFSET_DELTA.type),
-        "timestamp": pa.array([0], pa.int64()).view(TIMESTAMP_TYPE),
-        "key": pa.array([b"k"], pa.binary()),
-        "value": pa.array([b"v"], pa.binary()),
-        "headers": pa.array([[("k", b"v")]], HEADERS_TYPE),
-        "tag": pa.array(["t"], pa.string()),
-    }
 
 
 class Projection(NamedTuple):
@@ -91,11 +71,6 @@ class Projection(NamedTuple):
         return not has_times and not header.flags & COLUMN_FLAGS & ~self.columns
 
 
-class _Template(NamedTuple):
-    head: bytes
-    places: NumberPlaces
-
-
 def needs_body(header: BatchHeader, columns: int) -> bool:
     """Return whether the projection of a batch onto these columns has a body."""
     return bool(header.record_count and header.flags & (columns & COLUMN_FLAGS | Flags.DERIVED))
@@ -108,14 +83,19 @@ def project(batch: Buffer, columns: int) -> Buffer:
         ProtocolError: as `unpack_header`; CORRUPT_BATCH if the body is damaged, which is not checked for a batch that
             is returned unchanged.
     """
-    header = unpack_header(batch)
+    header = unpack_header(batch, typed=True)
     if not header.record_count or not header.flags & COLUMN_FLAGS & ~columns:
         return batch
     if not needs_body(header, columns):
         return head_alone(header)
-    if header.body_length <= WHOLE_BYTES_MAX or header.codec in _COMPRESSED_WHOLE:
+    if header.typed or is_sent_whole(header):
         return batch
     return _cut(header, crc_checked_body(header, batch), header.flags & columns & COLUMN_FLAGS)
+
+
+def is_sent_whole(header: BatchHeader) -> bool:
+    """Return whether a batch is sent with its whole body, if a part of it is needed, because cutting saves little."""
+    return header.body_length <= WHOLE_BYTES_MAX or header.codec in _COMPRESSED_WHOLE
 
 
 def head_alone(header: BatchHeader) -> bytes:
@@ -129,39 +109,63 @@ def _cut(header: BatchHeader, body: memoryview, kept_flags: int) -> bytes:
     description = parse_message(body)
     lengths = buffer_lengths(body, description)
     check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
-    nodes, buffers = places_of(header.flags, kept_flags)
     template = _template(kept_flags | header.flags & Flags.DERIVED, header.codec)
-    head, places, parts = bytearray(template.head), template.places, list[Buffer]()
+    cut = Cut(kept_flags, template, *places_of(header.flags, kept_flags))
+    return projected_batch(header, body, description, lengths, cut)
+
+
+class Cut(NamedTuple):
+    """How a message is cut.
+
+    Attributes:
+        flags: the columns that the result has.
+        template: the head of the result.
+        nodes, buffers: the indices of those that the result keeps.
+        prefix: bytes of the body before the message.
+    """
+
+    flags: int
+    template: MessageTemplate
+    nodes: Sequence[int]
+    buffers: Sequence[int]
+    prefix: bytes = b""
+
+
+def projected_batch(
+    header: BatchHeader, body: memoryview, description: Message, lengths: Sequence[int], cut: Cut
+) -> bytes:
+    """Return header and body of a projected batch.
+
+    Args:
+        header, body: of the batch in the log; the body's CRC matches.
+        description, lengths: of the message in the body, compared with its columns.
+        cut: what the result has.
+    """
+    head, places, parts = bytearray(cut.template.head), cut.template.places, list[Buffer]()
     at = 0
-    for number, index in enumerate(buffers):
+    for number, index in enumerate(cut.buffers):
         begin, stored = description.buffers[index]
-        _PAIR.pack_into(head, PREFIX_BYTES + places.buffers_at + number * _PAIR.size, at, stored)
+        _PAIR.pack_into(head, places.buffers_at + number * _PAIR.size, at, stored)
         begin += description.body_at
         parts.append(body[begin : begin + padded(stored)])
         at += padded(stored)
-    for number, index in enumerate(nodes):
-        _PAIR.pack_into(head, PREFIX_BYTES + places.nodes_at + number * _PAIR.size, *description.nodes[index])
-    _NUMBER.pack_into(head, PREFIX_BYTES + places.record_count_at, header.record_count)
-    _NUMBER.pack_into(head, PREFIX_BYTES + places.body_length_at, at)
-    cut = b"".join((head, *parts))
+    for number, index in enumerate(cut.nodes):
+        _PAIR.pack_into(head, places.nodes_at + number * _PAIR.size, *description.nodes[index])
+    _NUMBER.pack_into(head, places.record_count_at, header.record_count)
+    _NUMBER.pack_into(head, places.body_length_at, at)
+    sent = b"".join((cut.prefix, head, *parts))
     # `uncompressed_bytes` only reads the position of the body, which is after the new head.
-    whole = description._replace(body_at=len(head))
+    whole = description._replace(body_at=len(cut.prefix) + len(head))
     projected = header._replace(
-        flags=header.flags & ~COLUMN_FLAGS | kept_flags | Flags.PROJECTED,
-        body_length=len(cut),
-        uncompressed_length=uncompressed_bytes(whole, (lengths[index] for index in buffers)),
-        body_crc=crc32c(cut),
+        flags=header.flags & ~COLUMN_FLAGS | cut.flags | Flags.PROJECTED,
+        body_length=len(sent),
+        uncompressed_length=uncompressed_bytes(whole, (lengths[index] for index in cut.buffers)),
+        body_crc=crc32c(sent),
         digest=0,
     )
-    return projected.pack() + cut
+    return projected.pack() + sent
 
 
 @lru_cache(maxsize=64)
-def _template(stored: int, codec: Codec) -> _Template:
-    """Return the head of a message with the columns `stored`, encoded for one row, and the positions of its numbers."""
-    schema = stored_schema_of(stored)
-    one_of_each = _one_of_each()
-    row = pa.RecordBatch.from_arrays([one_of_each[name] for name in schema.names], schema=schema)
-    message, _ = encode_body(row, codec)
-    head = bytes(message[: PREFIX_BYTES + metadata_bytes(message)])
-    return _Template(head, number_places(head[PREFIX_BYTES:]))
+def _template(stored: int, codec: Codec) -> MessageTemplate:
+    return message_template(stored_schema_of(stored), codec)

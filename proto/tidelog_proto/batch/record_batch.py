@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
@@ -22,6 +23,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import canonical, columns_of, flags_of, stored_schema_of, with_tight_headers
 from tidelog_proto.batch.compression import decompressed_message, encode_body
 from tidelog_proto.batch.exact_rows import tight_rows
+from tidelog_proto.batch.field_selection import selection_in
 from tidelog_proto.batch.header import (
     BatchHeader,
     Buffer,
@@ -37,13 +39,15 @@ from tidelog_proto.batch.plain_columns import PlainColumns, plain_columns
 from tidelog_proto.batch.record import Record
 from tidelog_proto.batch.row_layout import Layouts, RowLayout
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES
+from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES, KIB
 
 __all__ = ["EncodedBatch", "RecordBatch", "canonical", "columns_of", "encode_batch", "iter_batches"]
 
 _ARANGE: Final[Any] = cast("Any", pa).arange
 """Annotated here, because the type stubs lack the function."""
 _NO_COLUMNS: Final = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
+_CERTAINLY_SMALL_BYTES: Final = 64 * KIB
+"""Size of the different buffers of columns up to which no batch exceeds its limits, even if columns share them."""
 _NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
 
 
@@ -106,8 +110,9 @@ def encode_batch(
     count = columns.num_rows
     if count == 0:
         raise ValueError("a record batch must have at least one record")
-    # Checked before a copy is allocated; nbytes counts the referenced memory.
-    if count > BATCH_RECORDS_MAX or columns.nbytes > BATCH_UNCOMPRESSED_BYTES_MAX:
+    # Checked before a copy is allocated. `nbytes` counts the referenced memory, and takes 9 us for ten columns.
+    is_large = columns.get_total_buffer_size() > _CERTAINLY_SMALL_BYTES
+    if count > BATCH_RECORDS_MAX or (is_large and columns.nbytes > BATCH_UNCOMPRESSED_BYTES_MAX):
         raise _too_large(f"{count} records have {columns.nbytes} bytes in total")
     base_timestamp_us, max_timestamp_us = (
         timestamp_range(columns.column(0)) if flags & Flags.TIMESTAMP else (now_us, now_us)
@@ -189,7 +194,7 @@ class RecordBatch:
         Raises:
             ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for a
                 batch with records but without a value column, unless it is a projection, and for one of a schema that
-                is not in `layouts`.
+                is not in `layouts`; CORRUPT_BATCH as `selection_in`.
         """
         header = unpack_header(buffer, is_sent=True, typed=layouts is not None)
         body = crc_checked_body(header, buffer)
@@ -199,9 +204,11 @@ class RecordBatch:
                 f"the batch has flags {header.flags:#x}, which lack the value column {Flags.VALUE:#x}; every batch "
                 "with records must have it",
             )
-        if header.schema_id:
-            return cls(header, body, layout=layout_for(header, layouts))
-        return cls(header, body)
+        layout = layout_for(header, layouts)
+        if layout is None:
+            return cls(header, body)
+        layout, message = selection_in(header, layout, body)
+        return cls(header, message, layout=layout)
 
     @property
     def base_offset(self) -> int:
@@ -410,9 +417,10 @@ def read_columns(header: BatchHeader, message: Buffer, layout: RowLayout | None 
 
 
 def timestamp_range(timestamps: pa.Array[Any]) -> tuple[int, int]:
-    """Return the minimum and maximum of a timestamp column without nulls, µs since 1970."""
-    extremes: Any = pc.min_max(timestamps.view(pa.int64()))
-    return extremes["min"].as_py(), extremes["max"].as_py()
+    """Return the minimum and maximum of a timestamp column with records and without nulls, µs since 1970."""
+    # Arrow's function takes three times as long for a few numbers.
+    numbers = np.frombuffer(timestamps.buffers()[1], np.int64, len(timestamps), timestamps.offset * 8)
+    return int(numbers.min()), int(numbers.max())
 
 
 def _too_large(what: str) -> ProtocolError:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.columns import schema_of, stored_schema_of
+from tidelog_proto.batch.columns import FLAG_OF_NAME, stored_schema_of
 from tidelog_proto.batch.header import COLUMN_FLAGS, BatchHeader, Flags
 from tidelog_proto.batch.ipc_message import Message, padded
 from tidelog_proto.errors import ProtocolError
@@ -63,6 +63,7 @@ class ArrayPlan(NamedTuple):
         offsets: whether offsets follow the validity bitmap.
         data_bits: size of an item of the data buffer, `VARIABLE`, or 0 for no data buffer.
         top: index of the field of the struct in `value` to which the array belongs, -1 if it is not in a struct.
+        field_id: id of its field of `value`, 0 for another array.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ArrayPlan(NamedTuple):
     offsets: bool = False
     data_bits: int = 0
     top: int = -1
+    field_id: int = 0
 
 
 RECORDS: Final = -1
@@ -88,32 +90,52 @@ class Plan(NamedTuple):
 class RowLayout:
     """The layout of the batches of one schema. Immutable; `row_layout` returns one for each schema.
 
+    Args:
+        schema: the schema.
+        value_fields: those of `value` that a projected batch has (`field_selection.py`); None for all.
+
     Attributes:
         schema: the schema.
-        row_schema: the Arrow schema of rows: all fields in the order of the schema.
+        value_fields: the fields of the struct in `value`.
+        row_schema: the Arrow schema of rows: the fields with a role and those of `value`, in the order of the schema.
         time, key, tag: the field with this role, None if no field has it.
         key_type: the Arrow type of the key field, None without a key field.
         dated: for each field of `value` whether it has dates or timestamps.
         dated_any: whether any of them has.
+        ruled_fields: those of `value`, with their indices, that have dates or timestamps or are required, at any level.
         has_lists: whether there is a list at any level.
     """
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, value_fields: tuple[Field, ...] | None = None) -> None:
         self.schema = schema
-        self.row_schema: pa.Schema = pa.schema([arrow_field(field) for field in schema.fields])
-        self.value_type: pa.StructType = value_type(schema)
+        self.value_fields = schema.value_fields if value_fields is None else value_fields
+        by_id = {field.id: field for field in self.value_fields}
+        fields = [field if field.role else by_id.get(field.id) for field in schema.fields]
+        self.row_schema: pa.Schema = pa.schema([arrow_field(field) for field in fields if field is not None])
+        self.value_type: pa.StructType = (
+            value_type(schema) if value_fields is None else pa.struct([arrow_field(field) for field in value_fields])
+        )
         self.time = schema.field_of(Role.TIME)
         self.key = schema.field_of(Role.KEY)
         self.tag = schema.field_of(Role.TAG)
         self.key_type: pa.DataType | None = arrow_field(self.key).type if self.key is not None else None
-        self.dated: tuple[bool, ...] = tuple(_has_dates(field) for field in schema.value_fields)
+        self.dated: tuple[bool, ...] = tuple(_has_dates(field) for field in self.value_fields)
         self.dated_any = any(self.dated)
-        self.has_lists = any(field.type.kind is Kind.LIST for field in fields_below(schema.value_fields))
+        self.ruled_fields: tuple[tuple[int, Field], ...] = tuple(
+            (at, field)
+            for at, field in enumerate(self.value_fields)
+            if self.dated[at] or any(below.required for below in fields_below([field]))
+        )
+        self.has_lists = any(field.type.kind is Kind.LIST for field in fields_below(self.value_fields))
         self._stored: dict[int, pa.Schema] = {}
         self._plans: dict[int, Plan] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RowLayout) and self.schema == other.schema
+        return self is other or (
+            isinstance(other, RowLayout)
+            and self.schema == other.schema
+            and (self.value_fields is other.value_fields or self.value_fields == other.value_fields)
+        )
 
     def __hash__(self) -> int:
         return self.schema.digest
@@ -145,8 +167,7 @@ class RowLayout:
         Raises:
             TypeError: these are not the columns of this schema; convert rows with `stored_columns`.
         """
-        names = columns.names
-        flags = sum(1 << bit for bit in range(COLUMN_FLAGS.bit_length()) if schema_of(1 << bit).names[0] in names)
+        flags = sum(FLAG_OF_NAME.get(name, 0) for name in columns.names)
         if not flags & Flags.VALUE or not columns.equals(self.stored_schema(flags)):
             raise TypeError(
                 f"expected the columns of schema {self.number}, got {columns}; convert rows with "
@@ -279,7 +300,7 @@ def _plan(layout: RowLayout, flags: int) -> Plan:
     if flags & Flags.VALUE:
         at = len(arrays)
         arrays.append(ArrayPlan("value", RECORDS))
-        for top, field in enumerate(layout.schema.value_fields):
+        for top, field in enumerate(layout.value_fields):
             _append_field(arrays, field, field.name, at, top)
     if flags & Flags.HEADERS:
         arrays.append(ArrayPlan("headers", RECORDS, nullable=False, offsets=True))
@@ -297,7 +318,8 @@ def _append_field(arrays: list[ArrayPlan], field: Field, name: str, parent: int,
     bits = _BITS.get(kind, 0)
     offsets = bits == VARIABLE or kind is Kind.LIST
     at = len(arrays)
-    arrays.append(ArrayPlan(f"field {name}", parent, required=field.required, offsets=offsets, data_bits=bits, top=top))
+    required = field.required
+    arrays.append(ArrayPlan(f"field {name}", parent, True, required, offsets, bits, top, field.id))
     for child in field.children:
         _append_field(arrays, child, f"{name}.{child.name}", FREE if kind is Kind.LIST else at, top)
 

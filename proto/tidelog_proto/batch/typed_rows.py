@@ -6,19 +6,26 @@ Rows are Arrow columns named like the fields of the schema, and optionally colum
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_proto.batch.columns import canonical
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.columns import FLAG_OF_NAME, canonical, short_tags
 from tidelog_proto.batch.exact_rows import exact_values
+from tidelog_proto.batch.field_selection import narrowed_layout, selection_of
+from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.key_bytes import STAMP_US_MAX, STAMP_US_MIN, key_column, key_values
 from tidelog_proto.batch.live_values import fault_of
-from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch, timestamp_range
 from tidelog_proto.batch.row_layout import RowLayout
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.schema.arrow_types import arrow_type
-from tidelog_proto.schema.fields import Field
+from tidelog_proto.schema.fields import Field, Role, fields_below
+from tidelog_proto.schema.reading_plan import struct_step
 
 DELETED: Final = "_deleted"
 _RECORD_COLUMNS: Final = {"_timestamp": "timestamp", "_key": "key", "_headers": "headers", "_tag": "tag"}
@@ -36,71 +43,152 @@ def stored_columns(layout: RowLayout, rows: pa.RecordBatch) -> pa.RecordBatch:
         TypeError: a column is unknown or repeated, or has a type that Arrow does not cast to that of its field.
         ValueError: a required field is null, or a value does not fit its field.
     """
-    given = _given(layout, rows)
-    deleted = _deleted(given.pop(DELETED, None))
-    count = rows.num_rows
-    arrays = {field.name: _typed(field, given.pop(field.name, None), count) for field in layout.schema.fields}
-    children = [arrays[field.name] for field in layout.schema.value_fields]
-    value: Any = pa.StructArray.from_arrays(children, fields=list(layout.value_type), mask=deleted)
-    if deleted is not None:
-        value = exact_values(value)
+    if rows.schema.equals(layout.row_schema):
+        given, deleted, arrays = {}, None, rows.columns
+    else:
+        given = _given(layout, rows)
+        deleted = _deleted(given.pop(DELETED, None))
+        fields = layout.schema.fields
+        arrays = [_typed(field, given.pop(field.name, None), rows.num_rows) for field in fields]
+    places = _places_of(layout)
+    children = [arrays[at] for at in places.value]
+    value: Any
+    if deleted is None:
+        value = pa.Array.from_buffers(layout.value_type, rows.num_rows, [None], 0, 0, children)
+    else:
+        # `exact_values` makes nulls of tombstones values, so that only those of rows are faults.
+        value = exact_values(pa.StructArray.from_arrays(children, fields=list(layout.value_type), mask=deleted))
     if fault := fault_of(layout, value):
         raise ValueError(fault)
-    given = {_RECORD_COLUMNS[name]: array for name, array in given.items()}
-    if layout.key is not None:
-        given["key"] = key_column(_complete(layout.key, arrays[layout.key.name]))
-    if layout.tag is not None:
-        given["tag"] = _complete(layout.tag, arrays[layout.tag.name], deleted)
-    columns = canonical(pa.RecordBatch.from_pydict({**given, "value": pa.nulls(count, pa.binary())}))
-    stored = dict(zip(columns.schema.names, columns.columns, strict=True)) | {"value": value}
-    if layout.time is not None:
-        stored["timestamp"] = _times(layout.time, arrays[layout.time.name])
-    order = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in stored]
-    flags = layout.flags_of(pa.schema([(name, stored[name].type) for name in order]))
-    return pa.RecordBatch.from_arrays([stored[name] for name in order], schema=layout.stored_schema(flags))
+    stored: dict[str, Any] = {}
+    if given:
+        by_name = {_RECORD_COLUMNS[name]: array for name, array in given.items()}
+        others = canonical(pa.RecordBatch.from_pydict({**by_name, "value": pa.nulls(rows.num_rows, pa.binary())}))
+        stored = dict(zip(others.schema.names, others.columns, strict=True))
+    stored["value"] = value
+    if layout.time is not None and places.time is not None:
+        stored["timestamp"] = _times(layout.time, arrays[places.time])
+    if layout.key is not None and places.key is not None:
+        stored["key"] = key_column(_complete(layout.key, arrays[places.key]))
+    if layout.tag is not None and places.tag is not None:
+        stored["tag"] = short_tags(_complete(layout.tag, arrays[places.tag], deleted))
+    flags = sum(FLAG_OF_NAME[name] for name in stored)
+    return pa.RecordBatch.from_arrays(
+        [stored[name] for name in FLAG_OF_NAME if name in stored], schema=layout.stored_schema(flags)
+    )
 
 
-def rows_of(batch: RecordBatch, *, tombstones: bool = False) -> pa.RecordBatch:
-    """Return the rows of a typed batch: all fields in the order of the schema; fields are not copied if possible.
+class _Places(NamedTuple):
+    """Indices in the fields of a schema: of those in `value`, and of those with a role."""
+
+    value: tuple[int, ...]
+    time: int | None
+    key: int | None
+    tag: int | None
+
+
+@lru_cache(maxsize=1024)
+def _places_of(layout: RowLayout) -> _Places:
+    by_role = {field.role: at for at, field in enumerate(layout.schema.fields)}
+    value = tuple(at for at, field in enumerate(layout.schema.fields) if field.role is Role.NONE)
+    return _Places(value, by_role.get(Role.TIME), by_role.get(Role.KEY), by_role.get(Role.TAG))
+
+
+def rows_of(batch: RecordBatch, *, tombstones: bool = False, fields: frozenset[int] | None = None) -> pa.RecordBatch:
+    """Return the rows of a typed batch: its fields in the order of the schema; they are not copied if possible.
 
     Args:
-        batch: a typed batch or a slice of one.
+        batch: a typed batch or a slice of one, as it is stored or projected.
         tombstones: whether tombstones are rows, too; a last column `_deleted` marks them. Their fields are null but
             for those with a role.
+        fields: ids of the fields that the reader requested of the node, which may have sent more; other fields are left
+            out, and ids that the schema does not have are ignored. None for all fields of the batch: a projected batch
+            does not have those of columns that were not sent.
 
     Raises:
-        TypeError: the batch is not typed.
-        ProtocolError: CORRUPT_BATCH if the body does not decode, or the bytes of a key are not those of its type.
+        TypeError: the batch is not typed, or was sent without the column `value`, which tells tombstones from rows.
+        ProtocolError: CORRUPT_BATCH if the body does not decode, the bytes of a key are not those of its type, or the
+            node did not send a requested field.
     """
     layout = batch.layout
     if layout is None:
         raise TypeError("the batch has no schema; read its values as bytes")
+    if not batch.header.flags & Flags.VALUE:
+        raise TypeError("the batch was sent without the column value; request it to know which records are rows")
     columns = batch.columns()
     names = columns.schema.names
-    value: Any = columns.column("value") if "value" in names else None
-    if value is not None and value.null_count and not tombstones:
+    value: Any = columns.column("value")
+    if value.null_count and not tombstones:
         columns = columns.filter(value.is_valid())
         value = columns.column("value")
-    fields = iter(() if value is None else value.flatten() if value.null_count else _children(value))
+    shown, step = (layout, None) if fields is None else _requested(layout, fields)
+    if step is not None and shown.value_fields:
+        value = step(value)
+    below = iter(() if not shown.value_fields else value.flatten() if value.null_count else _children(value))
+    count = columns.num_rows
     arrays: list[Any] = []
-    for field in layout.row_schema:
+    row_fields: list[pa.Field[Any]] = []
+    for field in shown.row_schema:
         name = _column_of(layout, field.name)
         if name is None:
-            arrays.append(next(fields, None))
+            arrays.append(next(below))
+        elif name in names:
+            if fields is not None and _role_field(layout, name).id not in fields:
+                continue
+            column = columns.column(name)
+            arrays.append(key_values(column, field.type) if name == "key" else column)
+        elif _is_missing(batch, name, fields):
+            continue
         else:
-            arrays.append(columns.column(name) if name in names else None)
-            if name == "key" and arrays[-1] is not None:
-                arrays[-1] = key_values(arrays[-1], field.type)
-    count = columns.num_rows
-    filled = [
-        pa.nulls(count, field.type) if array is None else array
-        for array, field in zip(arrays, layout.row_schema, strict=True)
-    ]
-    if not tombstones:
-        return pa.RecordBatch.from_arrays(filled, schema=layout.row_schema)
-    deleted = pa.repeat(pa.scalar(False), count) if value is None else value.is_null()
-    schema = pa.schema([*(field.with_nullable(True) for field in layout.row_schema), pa.field(DELETED, pa.bool_())])
-    return pa.RecordBatch.from_arrays([*filled, deleted], schema=schema)
+            arrays.append(pa.nulls(count, field.type))
+        row_fields.append(field)
+    if tombstones:
+        arrays.append(value.is_null())
+        row_fields = [*(field.with_nullable(True) for field in row_fields), pa.field(DELETED, pa.bool_())]
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
+    schema = shown.row_schema if len(arrays) == len(shown.row_schema) and not tombstones else pa.schema(row_fields)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@lru_cache(maxsize=1024)
+def _requested(layout: RowLayout, fields: frozenset[int]) -> tuple[RowLayout, Callable[[Any], Any] | None]:
+    """Return the layout of the requested fields, and the conversion of the column `value`; None if it stays as it is.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH if `layout`, that of a batch, lacks a requested field of its schema.
+    """
+    shown = narrowed_layout(layout.schema, selection_of(layout.schema, fields))
+    sent = {field.id for field in fields_below(layout.value_fields)}
+    if missing := [field.name for field in fields_below(shown.value_fields) if field.id not in sent]:
+        raise ProtocolError(pb.CORRUPT_BATCH, f"the batch was sent without the requested fields {missing}")
+    return shown, struct_step(layout.value_fields, shown.value_fields)
+
+
+def _is_missing(batch: RecordBatch, name: str, fields: frozenset[int] | None) -> bool:
+    """Return whether a field with a role is left out of rows, because its column `name` was not sent or requested.
+
+    A column that is missing in the log is null everywhere.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH if the field was requested, and each batch in the log has its column.
+    """
+    if fields is None:
+        return bool(batch.header.flags & Flags.PROJECTED)
+    assert batch.layout is not None, "the batch is typed"
+    field = _role_field(batch.layout, name)
+    if field.id not in fields:
+        return True
+    if field.required and field.role is not Role.TAG:
+        raise ProtocolError(pb.CORRUPT_BATCH, f"the batch was sent without the requested field {field.name!r}")
+    return False
+
+
+def _role_field(layout: RowLayout, name: str) -> Field:
+    """Return the field that is in a column."""
+    field = {"timestamp": layout.time, "key": layout.key, "tag": layout.tag}[name]
+    assert field is not None, "the column holds a field of the schema"
+    return field
 
 
 def _given(layout: RowLayout, rows: pa.RecordBatch) -> dict[str, Any]:
@@ -180,9 +268,10 @@ def _complete(field: Field, array: Any, deleted: Any = None) -> Any:
 
 def _times(field: Field, array: Any) -> Any:
     _complete(field, array)
-    numbers = array.view(pa.int64()).to_numpy()
-    low, high = int(numbers.min(initial=STAMP_US_MAX)), int(numbers.max(initial=STAMP_US_MIN))
-    if len(numbers) and (low < STAMP_US_MIN or high > STAMP_US_MAX):
+    if not len(array):
+        return array
+    low, high = timestamp_range(array)
+    if low < STAMP_US_MIN or high > STAMP_US_MAX:
         raise ValueError(f"field {field.name!r}: {low} to {high} µs since 1970 are outside the years 1 to 9999")
     return array
 

@@ -10,8 +10,7 @@ among derived ones, without records.
 
 `verify_typed` refuses derived batches, which producers never send; `verify_typed_stored` accepts what nodes store.
 
-A batch of one record without lists, structs and headers is not read by pyarrow if everything in it can be checked by
-hand, at a third of the cost (`single_row.py`).
+A small batch that is not compressed is not read by pyarrow if it is surely valid without (`quick_rows.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from tidelog_proto.batch.header import BatchHeader, Buffer, Codec, Flags, crc_ch
 from tidelog_proto.batch.ipc_message import parse_message
 from tidelog_proto.batch.key_bytes import STAMP_US_MAX, STAMP_US_MIN, is_ascii, key_values
 from tidelog_proto.batch.live_values import fault_of
+from tidelog_proto.batch.quick_rows import is_surely_valid
 from tidelog_proto.batch.record_batch import layout_for, read_columns
 from tidelog_proto.batch.row_layout import Layouts, RowLayout, check_arrays
-from tidelog_proto.batch.single_row import is_valid_row
 from tidelog_proto.batch.verification import (
     check_deltas,
     check_storable,
@@ -42,7 +41,6 @@ from tidelog_proto.batch.verification import (
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import TAG_BYTES_MAX
 
-_BY_HAND_BYTES_MAX: Final = 64 * 1024
 FIELD_BY_FIELD_RECORDS: Final = 1024
 """Records from which on a call for each field costs less than the UTF-8 of each text."""
 
@@ -98,8 +96,7 @@ def _verified(header: BatchHeader, view: Buffer, layouts: Layouts) -> BatchHeade
     layout = layout_for(header, layouts)
     assert layout is not None, "the header has a schema"
     codec = header.codec
-    is_small = header.record_count == 1 and codec is Codec.NONE and len(body) <= _BY_HAND_BYTES_MAX
-    if is_small and is_valid_row(header, layout, body):
+    if codec is Codec.NONE and is_surely_valid(header, layout, body):
         return header
     message = decompressed_message(body, codec, header.uncompressed_length) if codec else body
     description = parse_message(message, typed=True)

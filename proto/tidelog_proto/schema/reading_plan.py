@@ -141,6 +141,13 @@ def _list_step(step: _Step | None, wanted: pa.DataType) -> _Step:
     return read
 
 
+def struct_step(source: Sequence[Field], target: Sequence[Field]) -> _Step | None:
+    """Return the conversion of a struct of fields to one of some of them; None if it stays as it is."""
+    if _are_equal(source, target):
+        return None
+    return _struct_step(source, target, pa.struct([arrow_field(field) for field in target]))
+
+
 def _struct_step(source: Sequence[Field], target: Sequence[Field], wanted: pa.DataType) -> _Step:
     positions = {field.id: at for at, field in enumerate(source)}
     children: list[tuple[int | None, _Step | None, Any]] = []

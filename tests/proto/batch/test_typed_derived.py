@@ -16,10 +16,12 @@ from tests.proto.typed_batches import encoded, layouts_of, parsed, rows_of_schem
 
 from tidelog_proto.batch.deduplication import without_dropped
 from tidelog_proto.batch.derived_batch import DERIVED_WEIGHT_BYTES_MAX, Deriver, filter_batch
+from tidelog_proto.batch.gathered_batch import PART_BYTES_MIN, encode_gathered
 from tidelog_proto.batch.header import Codec, Flags, unpack_header
+from tidelog_proto.batch.newest_row import newest_row, record_alone
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.batch.row_layout import RowLayout, row_layout
-from tidelog_proto.batch.typed_rows import DELETED, rows_of
+from tidelog_proto.batch.typed_rows import DELETED, rows_of, stored_columns
 from tidelog_proto.batch.typed_verification import verify_typed, verify_typed_stored
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_UNCOMPRESSED_BYTES_MAX
@@ -172,3 +174,41 @@ def test_thinned_batches_keep_their_schema_while_they_have_records(codec: Codec)
     assert rows_of(thinned).column("n").to_pylist() == [1, 3]
     nothing = RecordBatch.parse(without_dropped(source, np.zeros(3, np.bool_)))
     assert (nothing.control, nothing.header.schema_id, nothing.header.sequence_span) == (True, 0, 3)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_newest_record_of_a_key_is_sent_alone_with_its_schema(codec: Codec) -> None:
+    source = parsed(encoded(LAYOUTS[2], rows(LAYOUTS[2], 1, 2, None, 2, 4), codec, base=BASE), LAYOUTS)
+    row = newest_row(source, key=b"2", tag=None)
+    assert row == 3
+    alone = record_alone(source, row)
+    assert verify_typed_stored(alone, LAYOUTS).schema_id == 2
+    found = parsed(bytes(alone), LAYOUTS)
+    assert (found.offset_list(), found.end_offset) == ([BASE + 3], BASE + 5)
+    assert rows_of(found).to_pylist() == [{"key": "2", "n": 2, "note": None}]
+    gone = newest_row(source, key=b"None", tag=None)
+    assert gone == 2
+    (deleted,) = rows_of(parsed(bytes(record_alone(source, gone)), LAYOUTS), tombstones=True).to_pylist()
+    assert (deleted["key"], deleted[DELETED]) == ("None", True)
+
+
+def test_typed_columns_are_not_gathered_as_bytes() -> None:
+    schema = schema_of(Field(0, "s", STRING))
+    texts = pa.RecordBatch.from_pydict({"s": ["x" * PART_BYTES_MIN]})
+    columns = stored_columns(row_layout(schema), texts)
+    assert columns.schema.names == ["value"]
+    assert encode_gathered([columns, columns], now_us=NOW_US) is None
+    plain = columns_of([b"x" * PART_BYTES_MIN])
+    assert encode_gathered([plain, columns], now_us=NOW_US) is None
+    assert encode_gathered([plain, plain], now_us=NOW_US) is not None
+
+
+def test_columns_of_one_schema_are_not_encoded_under_another() -> None:
+    """Producers join columns of one schema only: the types of others differ, or the number that they were made for."""
+    joined = pa.concat_batches([stored_columns(LAYOUTS[1], rows(LAYOUTS[1], *each)) for each in ((1, 2), (3,))])
+    batch = parsed(encode_batch(joined, now_us=NOW_US, layout=LAYOUTS[1]).to_bytes(), LAYOUTS)
+    assert [row["n"] for row in rows_of(batch).to_pylist()] == [1, 2, 3]
+    with pytest.raises(TypeError, match="expected the columns of schema 2"):
+        encode_batch(joined, now_us=NOW_US, layout=LAYOUTS[2])
+    with pytest.raises(pa.ArrowInvalid, match="Schema"):
+        pa.concat_batches([joined, stored_columns(LAYOUTS[2], rows(LAYOUTS[2], 1))])
