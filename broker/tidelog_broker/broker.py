@@ -150,7 +150,7 @@ class Broker:
             topics=self.topics,
             nodes=self.nodes,
             info=self.info,
-            has_engine=lambda name: self.engines.has(name),  # noqa: PLW0108 - it is set later
+            has_engine=self._has_engine,
             backfill_bytes_per_s=settings.fill_bytes_per_s,
         )
         with contextlib.ExitStack() as opening:
@@ -201,6 +201,9 @@ class Broker:
         if self.settings.segment_write == "mapped" and not disk.maps_writes:
             log.warning("segment_write=mapped is not supported by this system; segments are written without a mapping")
         return disk, InstalledEngines(partial(engine_named, disk))
+
+    def _has_engine(self, name: str) -> bool:
+        return self.engines.has(name)
 
     def _open_replication(self) -> Replication:
         fs, directory = self.disk.fs, self.dir

@@ -21,7 +21,7 @@ from tidelog_broker.base.bootstrap import Bootstrap, roles_named
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.admission import Binders
-from tidelog_broker.core.placement.registry import identity_fault, roles_to
+from tidelog_broker.core.placement.registry import ENGINES_MAX, identity_fault, roles_to
 from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_broker.node.seeds import Seed
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
@@ -75,7 +75,7 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
         roles=roles_to(roles_named(settings.roles)),
         incarnation=broker.incarnation,
         directory_id=broker.dir.directory_id,
-        engines=broker.engines.names,
+        engines=broker.engines.names[:ENGINES_MAX],
         features=sorted(broker.features.own),
         software=NODE_SOFTWARE,
     )

@@ -35,7 +35,7 @@ SETTINGS_AT_ONCE: Final = 8
 """Maximum number of epochs that this node ends at a time for changed settings."""
 SETTINGS_PERIOD_S: Final = 0.25
 """Pause between two steps."""
-LOOKS_MAX: Final = 1_000
+EXAMINED_MAX: Final = 1_000
 """Maximum number of partitions examined in one step: some milliseconds."""
 SETTINGS_AGAIN_MS: Final = 1_000
 """When a partition that could not change is examined again; each further time doubles it."""
@@ -145,7 +145,7 @@ class ChangedSettings:
             if waiting is not None and waiting.at_ms == at_ms:
                 self._ending.discard(key)  # Another node owns it now, or its epoch has not ended in time.
                 self._due[key] = None
-        for _ in range(min(LOOKS_MAX, len(self._due))):
+        for _ in range(min(EXAMINED_MAX, len(self._due))):
             if len(self._ending) >= SETTINGS_AT_ONCE:
                 break
             key = next(iter(self._due))
@@ -160,6 +160,7 @@ class ChangedSettings:
         before = self._waiting.get(key)
         if owned is None or plan is None:
             self._waiting.pop(key, None)
+            self._ending.discard(key)
             return
         target, reason = (plan.flush, plan.engine), self._obstacle(owned, plan, now_ms)
         if before is not None and (before.target, before.reason) == (target, reason) and now_ms < before.at_ms:

@@ -55,7 +55,7 @@ class GroupedSyncs:
                 done(error)
             except Exception as fault:  # noqa: BLE001 - raised below, when the others have been called
                 faults.append(fault)
-        for fault in faults[1:]:
-            log.error("one of several partitions failed after a sync that they share", exc_info=fault)
+        for other in faults[1:]:
+            log.error("one of several partitions failed after a sync that they share", exc_info=other)
         if faults:
             raise faults[0]

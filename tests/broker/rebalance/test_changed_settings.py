@@ -14,7 +14,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance.changed_settings import (
     ENDING_MS,
-    LOOKS_MAX,
+    EXAMINED_MAX,
     SETTINGS_AGAIN_MS,
     SETTINGS_AGAIN_MS_MAX,
     SETTINGS_AT_ONCE,
@@ -164,6 +164,20 @@ def test_epochs_that_never_end_do_not_hold_back_the_others() -> None:
     assert len(set(trial.ended)) == 2 * SETTINGS_AT_ONCE
 
 
+def test_planned_end_that_is_given_up_after_the_change_was_taken_back_leaves_room_for_others() -> None:
+    trial = Trial()
+    trial.alter(flush=pb.NEVER)
+    trial.settings.step()
+    trial.alter(flush=pb.ALWAYS)
+    trial.settings.step()
+    given_up = set(trial.ending)
+    trial.ending.clear()
+    trial.alter(flush=pb.NEVER)
+    trial.settings._due = dict.fromkeys(key for key in trial.active if key not in given_up)
+    trial.steps(4)
+    assert set(trial.ended) == set(trial.active)
+
+
 def test_node_that_owns_nothing_of_the_topic_does_nothing() -> None:
     trial = Trial()
     trial.foreign = set(trial.active)
@@ -302,10 +316,10 @@ def test_nothing_is_kept_about_partitions_with_the_settings_of_their_topic() -> 
 
 
 def test_step_examines_a_bounded_number_of_partitions() -> None:
-    trial = Trial(partitions=3 * LOOKS_MAX)
+    trial = Trial(partitions=3 * EXAMINED_MAX)
     trial.alter(flush=pb.ALWAYS)
     trial.settings.step()
-    assert len(trial.settings._due) == 2 * LOOKS_MAX
+    assert len(trial.settings._due) == 2 * EXAMINED_MAX
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,11 @@ class Load:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_over = False
 
-    async def begin(self, **config: Any) -> None:
-        await self.client.create_topic("t", partitions=1, **config)
+    async def begin(self, **config: Any) -> PartitionKey:
+        """Create the topic and begin; return its partition."""
+        topic = await self.client.create_topic("t", partitions=1, **config)
         self._tasks = [asyncio.create_task(self._publish()), asyncio.create_task(self._consume())]
+        return topic.topic_id, 0
 
     async def _publish(self) -> None:
         producer = self.client.producer("t", delivery_timeout_s=WAIT_S)
@@ -151,8 +153,7 @@ def has(node: Node, key: PartitionKey, change: Change) -> bool:
 async def test_topic_of_a_single_node_passes_through_every_engine_under_load(stand: Stand, loads: MakeLoad) -> None:
     node = await stand.start()
     load = loads(lambda: [node.port])
-    await load.begin()
-    key = (node.broker.topics.named("t").topic_id, 0)
+    key = await load.begin()
     changes = (MEMORY_NEVER, ROCKS, SHARED_ALWAYS, SEGMENT_NEVER, MEMORY_BEHIND, SEGMENT_ALWAYS)
     for change in changes:
         await load.more()
@@ -221,8 +222,7 @@ async def test_every_copy_of_a_quiet_cluster_changes(three: Founded) -> None:
 
 async def test_cluster_changes_under_load(three: Founded, loads: MakeLoad) -> None:
     load = loads(lambda: [three.ports[name] for name in three.nodes])
-    await load.begin(replication_factor=3)
-    key = (three.nodes["a"].broker.topics.named("t").topic_id, 0)
+    key = await load.begin(replication_factor=3)
     for change in (MEMORY_NEVER, SHARED_ALWAYS, MEMORY_BEHIND, SEGMENT_NEVER, SEGMENT_ALWAYS):
         await load.more()
         await load.alter(change)
@@ -239,8 +239,7 @@ async def test_owner_that_crashes_during_a_change_loses_nothing(
 ) -> None:
     """The owner of the partition, or that of `__meta`, which may not have told all nodes of the change."""
     load = loads(lambda: [three.ports[name] for name in three.nodes])
-    await load.begin(replication_factor=3)
-    key = (three.nodes["a"].broker.topics.named("t").topic_id, 0)
+    key = await load.begin(replication_factor=3)
     for number, current in enumerate((change, SEGMENT_ALWAYS)):
         await load.more()
         altering = asyncio.create_task(load.alter(current))

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from tidelog_broker.storage.engine.store import SEGMENT, Engine
 from tidelog_broker.storage.engines.stores import engine_names
 from tidelog_broker.storage.io.errors import EngineMissingError
 from tidelog_proto.topic_settings import MEMORY_ENGINE
-
-ANNOUNCED_MAX: Final = 64
-"""Maximum number of engines in a node's record; those after it count as missing on this node for the others."""
 
 
 class InstalledEngines:
@@ -23,7 +19,7 @@ class InstalledEngines:
 
     def __init__(self, load: Callable[[str], Engine]) -> None:
         self._load = load
-        self.names = sorted(set(engine_names()) - {SEGMENT, MEMORY_ENGINE})[:ANNOUNCED_MAX]
+        self.names = sorted(set(engine_names()) - {SEGMENT, MEMORY_ENGINE})
         """The installed engines, which this node announces; a package may still fail to load."""
         self._usable: dict[str, bool] = {}
 
