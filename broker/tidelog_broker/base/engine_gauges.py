@@ -52,7 +52,9 @@ class EngineGauges(Collector):
         epochs = GaugeMetricFamily(
             "tidelog_engine_epochs", "Epochs of open partitions that the engine stores", labels=labels
         )
-        size = GaugeMetricFamily("tidelog_engine_bytes", "Bytes of the epochs of open partitions that the engine stores", labels=labels)
+        size = GaugeMetricFamily(
+            "tidelog_engine_bytes", "Bytes of the epochs of open partitions that the engine stores", labels=labels
+        )
         appends = CounterMetricFamily(
             "tidelog_engine_appends", "Groups of batches appended to epochs of the engine", labels=labels
         )
