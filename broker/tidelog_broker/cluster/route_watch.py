@@ -8,7 +8,8 @@ Woken requests are processed in rounds of a few requests, and each round is foll
 Without the pauses, a node that takes over a thousand partitions while five hundred clients wait would send each client
 one answer per partition, and do nothing else for a minute; a request that waits for a round collects several changes.
 All requests for a topic share one view of the topic, in which only changed partitions are looked up again; each answer
-contains only partitions that are new to its client.
+contains only partitions that are new to its client. The view of a large topic is kept until its age is over, because a
+client with an answer sends its next request at once, and making the view takes a microsecond or more a partition.
 
 Rejected: pushing every change to every connection (the node would have to store each client's interest, and a thousand
 changes are a thousand messages to clients that use one partition); a version number of this node's view (any change
@@ -114,6 +115,8 @@ class _WatchedTopic:
     """Number of changes of the topic itself."""
     making: asyncio.Future[None] | None = None
     """The view that is being made in slices, for all requests that wait for it."""
+    expiry: asyncio.TimerHandle | None = None
+    """Removes the topic when its view is too old and no request waits."""
 
     def show(self, view: TopicView) -> None:
         """Set the view, which was made just now."""
@@ -176,10 +179,9 @@ class RouteWatch:
             self._held_bytes -= size_bytes
             self._due_requests.pop(held, None)
             for topic_id in topics:
-                waiting = self._topics[topic_id].waiting
-                del waiting[held]
-                if not waiting:
-                    del self._topics[topic_id]
+                listened = self._topics[topic_id]
+                del listened.waiting[held]
+                self._forget_unless_used(topic_id, listened)
 
     def view(self, record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
         """Return the metadata of a topic; it is shared, so the caller must not change it.
@@ -224,6 +226,21 @@ class RouteWatch:
         finally:
             listened.making = None
             making.set_result(None)
+
+    def _forget_unless_used(self, topic_id: bytes, listened: _WatchedTopic) -> None:
+        """Forget a topic without waiting requests, that of a large view when its age is over."""
+        if listened.waiting or listened.expiry is not None:
+            return
+        loop = asyncio.get_running_loop()
+        is_large = listened.view is not None and len(listened.view.routes) > LOOKED_UP_AT_ONCE
+        if is_large and loop.time() < listened.fresh_until:
+            listened.expiry = loop.call_at(listened.fresh_until, self._expired, topic_id, listened)
+        else:
+            del self._topics[topic_id]
+
+    def _expired(self, topic_id: bytes, listened: _WatchedTopic) -> None:
+        listened.expiry = None
+        self._forget_unless_used(topic_id, listened)
 
     def _over(self, held: HeldRequest) -> None:
         """Schedule the answer to a request whose time is over; many requests may have begun at the same time."""

@@ -267,6 +267,30 @@ async def test_view_of_a_large_topic_is_made_in_slices_and_once_for_all() -> Non
     assert (routes.most, routes.all) == (LOOKED_UP_AT_ONCE, record.config.partitions + 1)
 
 
+async def test_view_of_a_large_topic_is_kept_between_two_requests_of_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_watch, "VIEW_S", 0.1)
+    news, looked = RouteWatch(), list[int]()
+
+    def route_of(key: PartitionKey) -> Route | None:
+        looked.append(key[1])
+        return Route(1, "a", ("a",))
+
+    large = topic(LOOKED_UP_AT_ONCE + 1)
+    before = entries_of(news)
+    with news.listening(known(ID), wait_s=LONG_S):
+        await news.prepare(large, route_of)
+    news.changed(ID, 5)
+    view = news.view(large, route_of)  # for the answer
+    with news.listening(known(ID), wait_s=LONG_S):
+        await news.prepare(large, route_of)
+        assert news.view(large, route_of) is view
+    assert looked[large.config.partitions :] == [5], "only the changed partition is looked up again"
+    async with asyncio.timeout(20):
+        while entries_of(news) != before:  # noqa: ASYNC110 - the removal has no event
+            await asyncio.sleep(0.01)
+    assert news.view(large, route_of) is not view
+
+
 async def test_view_that_was_made_during_a_change_of_its_topic_is_not_used() -> None:
     news, record, routes = RouteWatch(), topic(2 * LOOKED_UP_AT_ONCE), CountedRoutes()
     with news.listening(known(ID), wait_s=LONG_S):
