@@ -182,7 +182,7 @@ def _times(field: Field, array: Any) -> Any:
     _complete(field, array)
     numbers = array.view(pa.int64()).to_numpy()
     low, high = int(numbers.min(initial=STAMP_US_MAX)), int(numbers.max(initial=STAMP_US_MIN))
-    if len(numbers) and (low < STAMP_US_MIN or high > STAMP_US_MAX):
+    if low < STAMP_US_MIN or high > STAMP_US_MAX:
         raise ValueError(f"field {field.name!r}: {low} to {high} µs since 1970 are outside the years 1 to 9999")
     return array
 
