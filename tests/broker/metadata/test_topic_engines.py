@@ -61,6 +61,7 @@ def test_records_in_memory_may_be_written_in_the_background() -> None:
         (config("memory-async"), ("cannot be set by its name", "engine to memory and flush to async")),
         (config("segment-shared"), ("cannot be set by its name", "set file_model to shared, with engine segment")),
         (config("memory", file_model=pb.SHARED), ("file_model=shared", "set file_model to per-partition", "segment")),
+        (config("segment", file_model=pb.SHARED, flush=pb.ASYNC), ("flush=async", "set flush to never")),
         (config("rocks"), ("'rocks' is not installed", "segment, memory, lone, broken", "on every node")),
     ],
     ids=[
@@ -74,7 +75,7 @@ def test_records_in_memory_may_be_written_in_the_background() -> None:
             "by its name",
             "shared by its name",
         ),
-        *("shared files", "not installed"),
+        *("shared files", "async in shared files", "not installed"),
     ],
 )
 def test_engine_that_cannot_apply_the_settings_is_refused(asked: pb.TopicConfig, parts: tuple[str, ...]) -> None:

@@ -81,8 +81,6 @@ class CommitLog:
         self.sizes = sizes
         self.files = LogFiles(volume.fs, directory)
         self.tails = {tail.store: tail for tail in tails}
-        self.forgotten: set[int] = set()
-        """Stores that were forgotten since the log was opened."""
         self.lock = threading.RLock()
         self.sync_lock = threading.Lock()
         self._position = position
@@ -305,7 +303,6 @@ class CommitLog:
         with tail.lock, self.lock:
             self._record_with_space(Kind.FORGET, tail, b"")
             del self.tails[store]
-            self.forgotten.add(store)
             tail.is_forgotten = True
             for ends in (self._touched, self._syncing, self._covered):
                 ends.pop(tail, None)

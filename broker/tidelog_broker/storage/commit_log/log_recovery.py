@@ -114,7 +114,6 @@ def _recover(volume: Volume, directory: Path, sizes: Sizes) -> CommitLog:
     commit_log = CommitLog(
         volume, directory, nonce=nonce, position=_aligned(position), tails=replay.tails.values(), sizes=sizes
     )
-    commit_log.forgotten |= replay.forgotten
     commit_log.before_first = torn
     commit_log.mark_recovered()
     commit_log.snapshot_position = snapshot.position if snapshot else 0

@@ -39,6 +39,7 @@ def test_one_sync_makes_all_stores_durable() -> None:
 
     for number in range(20):
         world.append(number, [10])
+        assert world.stores[number].sync_group is world.log, "the node may sync all of them with one call"
     world.sim.fail = count
     world.sync(3)
     for number in range(20):
@@ -136,6 +137,17 @@ def test_failed_sync_is_final_for_all_stores() -> None:
             with pytest.raises(StorageFailedError):
                 write()
         assert read_all(store) == world.models[number].written
+
+
+def test_failed_log_copies_no_tail() -> None:
+    world = world_of(1)
+    world.append(0, [10])
+    (tail,) = world.log.tails.values()
+    world.log.failed("a write", OSError(errno.EIO, "broken"))
+    steps = world.sim.steps
+    with tail.lock, pytest.raises(StorageFailedError, match="takes no more writes: a write failed"):
+        world.log.copy_forward(tail, [], [])
+    assert world.sim.steps == steps
 
 
 def test_stores_append_and_sync_on_several_threads() -> None:

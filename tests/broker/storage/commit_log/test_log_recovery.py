@@ -27,7 +27,7 @@ from tidelog_broker.storage.commit_log.records import (
 from tidelog_broker.storage.commit_log.snapshot import SNAPSHOT_SUFFIX
 from tidelog_broker.storage.commit_log.store_identity import FILE_NAME, read_identity
 from tidelog_broker.storage.commit_log.tidying import Tidying
-from tidelog_broker.storage.io.errors import StorageFailedError
+from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
 from tidelog_proto.limits import MIB
 
 PLAIN = Sizes(file_bytes=2048, chunk_bytes=2048, log_bytes_min=64 * MIB, tail_bytes_max=2048)
@@ -192,6 +192,43 @@ def test_log_without_any_valid_header_is_recognized_by_its_records() -> None:
     sim = damaged(world.sim, path, 0, FILE_HEADER_BYTES, Random(1))
     again = SharedWorld(sim, world.models)
     assert read_all(again.open(0)) == world.models[0].written
+
+
+def test_intact_log_is_opened_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    world = SharedWorld(new_disk())
+    world.create(0)
+    for _ in range(20):
+        world.append(0, [500])
+    world.sync(0)
+    assert len(world.log.files.all) > 1
+    SharedWorld(world.sim.restart(), world.models).check_recovered()
+    assert not caplog.records
+
+
+def test_file_under_another_name_is_not_trusted(caplog: pytest.LogCaptureFixture) -> None:
+    """The header of a file names its position: a file that was renamed is treated as one with a damaged header."""
+    world = SharedWorld(new_disk())
+    world.create(0)
+    world.append(0, [10])
+    world.sync(0)
+    (name,) = [name for name in world.sim.list_dir(LOG_DIR) if name.endswith(FILE_SUFFIX)]
+    again = world.sim.restart()
+    again.rename(LOG_DIR / name, LOG_DIR / f"{int(name.removesuffix(FILE_SUFFIX)) + 64:020d}{FILE_SUFFIX}")
+    with pytest.raises(DamagedError, match="no valid header and no valid record"):
+        SharedWorld(again, world.models).open(0)
+    assert not caplog.records
+
+
+def test_files_of_others_in_the_directory_of_the_log_are_ignored() -> None:
+    world = SharedWorld(new_disk())
+    world.create(0)
+    world.append(0, [10])
+    world.sync(0)
+    again = world.sim.restart()
+    for name in (f"notes{FILE_SUFFIX}", "1234"):
+        again.open(LOG_DIR / name, create=True).close()
+    SharedWorld(again, world.models).check_recovered()
+    assert {f"notes{FILE_SUFFIX}", "1234"} <= set(again.list_dir(LOG_DIR))
 
 
 def test_stores_are_in_limbo_if_the_log_is_lost() -> None:

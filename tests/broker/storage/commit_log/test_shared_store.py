@@ -19,6 +19,7 @@ from tidelog_broker.storage.engine.store import SEGMENT, SHARED
 from tidelog_broker.storage.engines.stores import open_store
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DiskFullError, LimboError, StorageFailedError
+from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX
 from tidelog_proto.limits import KIB, MIB
 
 SIZES = Sizes(file_bytes=256 * KIB, chunk_bytes=64 * KIB, log_bytes_min=MIB, tail_bytes_max=MIB)
@@ -41,6 +42,24 @@ def spoil(world: SharedWorld, number: int, slot: int) -> None:
     with world.log.files.lease(position) as held:
         node = world.sim.node(held.path)
         node.current[position - held.base + 140] ^= 1
+
+
+def test_closed_store_is_not_synced() -> None:
+    world = world_with(1)
+    world.stores[0].close()
+    with pytest.raises(StorageFailedError, match="takes no more writes: the store is closed"):
+        world.stores[0].sync()
+    assert world.stores[1].sync() == 1, "the log itself has not failed"
+
+
+def test_segment_whose_creation_was_interrupted_is_removed() -> None:
+    world = world_with(1)
+    directory = world.directory(0)
+    sim = world.sim.restart()
+    sim.open(directory / f"{0:020d}{BEGUN_SUFFIX}", create=True).close()
+    again = SharedWorld(sim, world.models, sizes=SIZES)
+    again.check_recovered()
+    assert not sim.files(directory, BEGUN_SUFFIX)
 
 
 def test_sealed_epoch_is_one_of_the_segment_engine() -> None:

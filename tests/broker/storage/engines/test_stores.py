@@ -14,9 +14,11 @@ from tests.broker.storage.logs import disk_on, new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.directory.engine_marker import is_engine_name, marked_engine
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.engine.store import SEGMENT, EpochStart, Volume
 from tidelog_broker.storage.engines import stores
 from tidelog_broker.storage.engines.stores import (
+    close_engines,
     create_store,
     engine_named,
     engine_names,
@@ -26,7 +28,7 @@ from tidelog_broker.storage.engines.stores import (
     remove_store,
 )
 from tidelog_broker.storage.epoch.segment_engine import SegmentEngine
-from tidelog_broker.storage.io.errors import EngineMissingError, LimboError
+from tidelog_broker.storage.io.errors import DiskFullError, EngineMissingError, LimboError
 from tidelog_broker.storage.segment.disk import Disk
 
 OTHER = "other-1"
@@ -43,6 +45,10 @@ class OtherEngine(SegmentEngine):
     def __init__(self, volume: Volume) -> None:
         super().__init__(cast(Disk, volume))
         self.forgotten = []
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def forget(self, directory: Path) -> None:
         self.forgotten.append(directory)
@@ -177,6 +183,25 @@ def test_engine_forgets_a_store_before_its_directory_is_removed(installed: objec
     remove_store(volume, EPOCH)
     assert engine.forgotten[2:] == [EPOCH]
     assert not sim.exists(EPOCH)
+
+
+def test_engine_forgets_a_store_whose_creation_has_failed(installed: object) -> None:
+    sim = new_disk()
+    volume = disk_on(sim)
+    engine = engine_named(volume, OTHER)
+    assert isinstance(engine, OtherEngine)
+    sim.free_bytes = 0
+    with pytest.raises(DiskFullError):
+        create_store(volume, EPOCH, START, engine=OTHER, segment_bytes=SEGMENT_BYTES)
+    assert engine.forgotten == [EPOCH.with_name(EPOCH.name + NEW_SUFFIX)]
+
+
+def test_engines_are_closed_with_their_node(installed: object) -> None:
+    volume = disk_on(new_disk())
+    engine = engine_named(volume, OTHER)
+    assert isinstance(engine, OtherEngine)
+    close_engines(volume.engines)
+    assert engine.is_closed
 
 
 def test_directory_of_a_missing_engine_can_be_removed(installed: dict[str, EntryPoint]) -> None:

@@ -37,8 +37,12 @@ MEMORY_BYTES = 1 << 20
 class ByHand:
     """Writes nothing by itself; tests call `FileCopy.write`."""
 
+    def __init__(self) -> None:
+        self.woken = 0
+
     def wake(self, copy: FileCopy) -> None:
-        """Do nothing."""
+        """Count the call."""
+        self.woken += 1
 
 
 def started(sim: SimDisk, schedule: WriteAtOnce | ByHand | None = None, *, bytes_max: int = MEMORY_BYTES) -> Disk:
@@ -312,6 +316,36 @@ def test_retention_that_overtakes_the_disk_begins_the_files_again() -> None:
     again = reopened(started(sim.restart()))
     assert (again.start_offset, again.start_digest) == (store.start_offset, store.start_digest)
     assert read_all(again) == read_all(store)
+
+
+def test_writer_is_woken_by_each_change_that_the_files_have_to_follow() -> None:
+    schedule = ByHand()
+    disk = started(new_disk(), schedule)
+    store = created(disk)
+    counts = [schedule.woken]
+    append(store, [batch(bytes(900))])
+    counts.append(schedule.woken)
+    store.close(sync=False)
+    again = reopened(disk)  # Its first record is not written yet.
+    counts.append(schedule.woken)
+    while again.segment_count < 2:
+        append(again, [batch(bytes(900))])
+    before = schedule.woken
+    again.delete_oldest_segment()
+    assert schedule.woken == before + 1
+    again.seal()
+    assert schedule.woken == before + 2
+    assert counts == [0, 1, 2]
+
+
+def test_restart_reserves_the_memory_of_the_records_that_it_has_read() -> None:
+    sim = new_disk()
+    store = created(started(sim))
+    append(store, [batch(bytes(900)), batch(b"a")])
+    write_all(store)
+    disk = started(sim.restart())
+    again = reopened(disk)
+    assert engine_of(disk).budget.used_bytes == again.size_bytes > 0
 
 
 def test_files_of_deleted_records_are_deleted() -> None:
