@@ -38,6 +38,8 @@ FEW_NUMBERS: Final = 128
 """Numbers up to which Python compares them faster than numpy."""
 _DECIMALS_MAX: Final = 256
 """Decimals of a column that are compared one by one."""
+_REMEMBERED_BYTES_MAX: Final = 4 * KIB
+"""Size of prefix and metadata up to which what follows from them is remembered, which takes at most some 10 MB."""
 _NUMBER: Final = struct.Struct("<q")
 _WRITER_PADDING_BYTES: Final = 64
 _OFFSET_BYTES: Final = 4
@@ -161,7 +163,8 @@ def is_surely_valid(header: BatchHeader, layout: RowLayout, body: memoryview) ->
     shape = _shape(layout, flags)
     if shape is None:
         return False
-    places = places_in(layout, flags, count, bytes(body[: shape.head_bytes]), size_bytes)
+    remembering = places_in if shape.head_bytes <= _REMEMBERED_BYTES_MAX else places_in.__wrapped__
+    places = remembering(layout, flags, count, bytes(body[: shape.head_bytes]), size_bytes)
     if places is None:
         return False
     first_us, last_us = header.base_timestamp_us, header.max_timestamp_us
@@ -254,7 +257,7 @@ def _unpack_decimals(count: int) -> _Unpack:
     return struct.Struct("<" + count * "Qq").unpack_from
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def places_in(layout: RowLayout, flags: int, count: int, head: bytes, body_bytes: int) -> _Places | None:
     """Check the metadata of a message, and return what remains; None if pyarrow has to decide.
 
