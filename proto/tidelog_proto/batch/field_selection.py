@@ -23,7 +23,7 @@ from tidelog_proto.schema.fields import Field, fields_below
 from tidelog_proto.schema.topic_schema import Schema
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def selection_of(schema: Schema, ids: frozenset[int]) -> bytes:
     """Return the selection of the fields `ids` and everything below them; ids without a field in `value` are ignored.
 
@@ -38,7 +38,7 @@ def all_fields(schema: Schema) -> bytes:
     return _packed(True for field in fields_below(schema.value_fields) if field.is_leaf)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def narrowed_layout(schema: Schema, selection: bytes) -> RowLayout:
     """Return the layout of batches of a schema with the fields of a selection.
 

@@ -11,9 +11,9 @@ What follows from the metadata alone is remembered: producers of small batches s
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,12 @@ QUICK_BYTES_MAX: Final = 256 * KIB
 """Size of the body up to which batches are validated here."""
 
 _HANDLED_FLAGS: Final = Flags.TIMESTAMP | Flags.KEY | Flags.VALUE | Flags.HEADERS | Flags.TAG
-_FEW: Final = 128
+FEW_NUMBERS: Final = 128
 """Numbers up to which Python compares them faster than numpy."""
 _DECIMALS_MAX: Final = 256
 """Decimals of a column that are compared one by one."""
+_REMEMBERED_BYTES_MAX: Final = 4 * KIB
+"""Size of prefix and metadata up to which what follows from them is remembered, which takes at most some 10 MB."""
 _NUMBER: Final = struct.Struct("<q")
 _WRITER_PADDING_BYTES: Final = 64
 _OFFSET_BYTES: Final = 4
@@ -101,9 +103,14 @@ class _Bitmap(NamedTuple):
     required: bool
 
 
-class _Numbers(NamedTuple):
-    """Values of a fixed size with bounds: their check, number and position in the body."""
+_Unpack = Callable[[memoryview, int], tuple[Any, ...]]
+"""Reads all numbers of a column at a position; in its place, None if there are so many that numpy reads them."""
 
+
+class _Numbers(NamedTuple):
+    """Values of a fixed size with bounds: how they are read, their check, number and position in the body."""
+
+    unpack: _Unpack | None
     kind: int
     count: int
     at: int
@@ -115,6 +122,7 @@ class _Offsets(NamedTuple):
     """Offsets of texts, bytes or lists.
 
     Attributes:
+        unpack: reads the offsets.
         kind: the check of the values.
         count: number of values.
         at: position of the offsets in the body.
@@ -123,6 +131,7 @@ class _Offsets(NamedTuple):
         least, most: bounds of the number in a key.
     """
 
+    unpack: _Unpack | None
     kind: int
     count: int
     at: int
@@ -154,7 +163,8 @@ def is_surely_valid(header: BatchHeader, layout: RowLayout, body: memoryview) ->
     shape = _shape(layout, flags)
     if shape is None:
         return False
-    places = _places(layout, flags, count, bytes(body[: shape.head_bytes]), size_bytes)
+    remembering = places_in if shape.head_bytes <= _REMEMBERED_BYTES_MAX else places_in.__wrapped__
+    places = remembering(layout, flags, count, bytes(body[: shape.head_bytes]), size_bytes)
     if places is None:
         return False
     first_us, last_us = header.base_timestamp_us, header.max_timestamp_us
@@ -165,13 +175,17 @@ def is_surely_valid(header: BatchHeader, layout: RowLayout, body: memoryview) ->
         return False
     if places.bitmaps and not _are_bitmaps_valid(places.bitmaps, body):
         return False
-    for kind, values, at, least, most in places.numbers:
-        if kind == _DECIMAL:
-            low, high = _decimal_extremes(body, values, at)
+    for unpack, kind, values, at, least, most in places.numbers:
+        if unpack is None:
+            many = np.frombuffer(body, _NUMPY[_FORMATS[kind]], values, at)
+            low, high = int(many.min()), int(many.max())
         else:
-            low, high = _extremes(body, _FORMATS[kind], values, at)
-            if kind == _TIME and (low, high) != (first_us, last_us):
-                return False
+            numbers = unpack(body, at)
+            if kind == _DECIMAL:
+                numbers = tuple((high << 64) + low for low, high in zip(numbers[::2], numbers[1::2], strict=True))
+            low, high = min(numbers), max(numbers)
+        if kind == _TIME and (low != first_us or high != last_us):
+            return False
         if low < least or high > most:
             return False
     return _are_offsets_valid(places.offsets, body)
@@ -192,15 +206,16 @@ def _are_bitmaps_valid(bitmaps: tuple[_Bitmap, ...], body: memoryview) -> bool:
 def _are_offsets_valid(all_offsets: tuple[_Offsets, ...], body: memoryview) -> bool:
     texts: list[memoryview] = []
     starts: list[Sequence[int] | Int32s] = []
-    for kind, count, at, data_at, limit, least, most in all_offsets:
+    for unpack, kind, count, at, data_at, limit, least, most in all_offsets:
         offsets: tuple[int, ...] | Int32s
-        if count <= _FEW:
-            offsets = _numbers("i", count + 1).unpack_from(body, at)
-            ascend = offsets[0] <= offsets[1] if count == 1 else list(offsets) == sorted(offsets)
+        if unpack is not None:
+            offsets = unpack(body, at)
+            first, last = offsets[0], offsets[-1]
+            ascend = first <= last if count == 1 else list(offsets) == sorted(offsets)
         else:
             offsets = np.frombuffer(body, "<i4", count + 1, at)
+            first, last = int(offsets[0]), int(offsets[-1])
             ascend = bool((offsets[1:] >= offsets[:-1]).all())
-        first, last = int(offsets[0]), int(offsets[-1])
         if not ascend or first < 0 or last > limit:
             return False
         if kind in _UTF8:
@@ -211,8 +226,8 @@ def _are_offsets_valid(all_offsets: tuple[_Offsets, ...], body: memoryview) -> b
         elif kind == _KEY_NUMBER:
             if not np.array_equal(offsets, np.arange(first, last + 1, KEY_NUMBER_BYTES)):
                 return False
-            low, high = _extremes(body, "Q", count, data_at + first, order=">")
-            if low - _BIAS < least or high - _BIAS > most:
+            numbers = np.frombuffer(body, ">u8", count, data_at + first)
+            if int(numbers.min()) - _BIAS < least or int(numbers.max()) - _BIAS > most:
                 return False
     return not texts or b"".join(texts).isascii() or all(map(_is_utf8, texts, starts))
 
@@ -228,31 +243,22 @@ def _is_utf8(text: memoryview, offsets: Sequence[int] | Int32s) -> bool:
     return not (begins & _CONTINUATION_MASK == _CONTINUES).any()
 
 
-def _extremes(body: memoryview, kind: str, count: int, at: int, order: str = "<") -> tuple[int, int]:
-    """Return the smallest and the largest of some numbers."""
-    if count <= _FEW:
-        numbers = _numbers(kind, count, order).unpack_from(body, at)
-        return min(numbers), max(numbers)
-    found = np.frombuffer(body, f"{order}{_NUMPY[kind]}", count, at)
-    return int(found.min()), int(found.max())
-
-
-_NUMPY: Final = {"i": "i4", "q": "i8", "Q": "u8"}
-
-
-def _decimal_extremes(body: memoryview, count: int, at: int) -> tuple[int, int]:
-    halves = _numbers("Qq" * count, 1).unpack_from(body, at)
-    numbers = [(high << 64) + low for low, high in zip(halves[::2], halves[1::2], strict=True)]
-    return min(numbers), max(numbers)
+_NUMPY: Final = {"i": "<i4", "q": "<i8"}
 
 
 @lru_cache(maxsize=4096)
-def _numbers(kind: str, count: int, order: str = "<") -> struct.Struct:
-    return struct.Struct(f"{order}{count}{kind}")
+def number_reader(kind: str, count: int) -> _Unpack | None:
+    """Return what reads `count` numbers of a format; None for numbers that numpy reads."""
+    return None if count > FEW_NUMBERS else struct.Struct(f"<{count}{kind}").unpack_from
 
 
-@lru_cache(maxsize=1024)
-def _places(layout: RowLayout, flags: int, count: int, head: bytes, body_bytes: int) -> _Places | None:
+@lru_cache(maxsize=256)
+def _unpack_decimals(count: int) -> _Unpack:
+    return struct.Struct("<" + count * "Qq").unpack_from
+
+
+@lru_cache(maxsize=512)
+def places_in(layout: RowLayout, flags: int, count: int, head: bytes, body_bytes: int) -> _Places | None:
     """Check the metadata of a message, and return what remains; None if pyarrow has to decide.
 
     Args:
@@ -313,7 +319,10 @@ def _laid_out(
         if not array.data_bits:
             if array.offsets and size:
                 # The items follow as the next array.
-                offsets.append(_Offsets(_LIST, length, shape.head_bytes + offsets_at, 0, nodes[2 * index + 2], 0, 0))
+                unpack = number_reader("i", length + 1)
+                offsets.append(
+                    _Offsets(unpack, _LIST, length, shape.head_bytes + offsets_at, 0, nodes[2 * index + 2], 0, 0)
+                )
             continue
         begin, data_bytes = buffers[at], buffers[at + 1]
         at += 2
@@ -325,13 +334,17 @@ def _laid_out(
                 place = shape.head_bytes + offsets_at, shape.head_bytes + begin, data_bytes, check.least, check.most
                 if check.kind == _KEY_NUMBER and nulls:
                     return None
-                offsets.append(_Offsets(check.kind, length, *place))
+                offsets.append(_Offsets(number_reader("i", length + 1), check.kind, length, *place))
         elif not _fits(-(-length * array.data_bits // 8), data_bytes):
             return None
         elif check.kind != _ANY and length:
-            if check.kind == _DECIMAL and length > _DECIMALS_MAX:
+            if check.kind != _DECIMAL:
+                unpack = number_reader(_FORMATS[check.kind], length)
+            elif length > _DECIMALS_MAX:
                 return None
-            numbers.append(_Numbers(check.kind, length, shape.head_bytes + begin, check.least, check.most))
+            else:
+                unpack = _unpack_decimals(length)
+            numbers.append(_Numbers(unpack, check.kind, length, shape.head_bytes + begin, check.least, check.most))
     if end != body_bytes - shape.head_bytes:
         return None
     return _Places(tuple(bitmaps), tuple(numbers), tuple(offsets))

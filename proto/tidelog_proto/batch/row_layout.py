@@ -96,6 +96,7 @@ class RowLayout:
 
     Attributes:
         schema: the schema.
+        number, digest: of the schema.
         value_fields: the fields of the struct in `value`.
         row_schema: the Arrow schema of rows: the fields with a role and those of `value`, in the order of the schema.
         time, key, tag: the field with this role, None if no field has it.
@@ -108,6 +109,8 @@ class RowLayout:
 
     def __init__(self, schema: Schema, value_fields: tuple[Field, ...] | None = None) -> None:
         self.schema = schema
+        self.number = schema.number
+        self.digest = schema.digest
         self.value_fields = schema.value_fields if value_fields is None else value_fields
         by_id = {field.id: field for field in self.value_fields}
         fields = [field if field.role else by_id.get(field.id) for field in schema.fields]
@@ -138,17 +141,7 @@ class RowLayout:
         )
 
     def __hash__(self) -> int:
-        return self.schema.digest
-
-    @property
-    def number(self) -> int:
-        """The number of the schema within its topic."""
-        return self.schema.number
-
-    @property
-    def digest(self) -> int:
-        """The digest of the schema."""
-        return self.schema.digest
+        return self.digest
 
     def stored_schema(self, flags: int) -> pa.Schema:
         """Return the Arrow schema of a body with these flags."""

@@ -31,7 +31,8 @@ def project_rows(batch: Buffer, layout: RowLayout, *, columns: int, fields: froz
         batch: a batch as it is stored.
         layout: of its schema.
         columns: flags of the requested columns.
-        fields: ids of the requested fields of the column `value`; those that the schema does not have are ignored.
+        fields: ids of the requested fields of the column `value`; those that the schema does not have are ignored. The
+            caller bounds their number.
 
     Raises:
         ProtocolError: as `unpack_header`; CORRUPT_BATCH if the schema is not that of the layout, or the body is
@@ -56,7 +57,7 @@ def project_rows(batch: Buffer, layout: RowLayout, *, columns: int, fields: froz
     return projected_batch(header, body, description, lengths, cut)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _cut(layout: RowLayout, stored: int, kept_flags: int, selection: bytes, codec: Codec) -> Cut:
     """Return how messages are cut.
 

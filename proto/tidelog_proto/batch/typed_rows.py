@@ -151,7 +151,7 @@ def rows_of(batch: RecordBatch, *, tombstones: bool = False, fields: frozenset[i
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _requested(layout: RowLayout, fields: frozenset[int]) -> tuple[RowLayout, Callable[[Any], Any] | None]:
     """Return the layout of the requested fields, and the conversion of the column `value`; None if it stays as it is.
 

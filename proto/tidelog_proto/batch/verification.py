@@ -155,13 +155,11 @@ def _check_description(header: BatchHeader, codec: Codec, message: Buffer) -> _C
     if codec in _COMPRESSION_OF or not 0 < declared_bytes <= _REMEMBERED_BYTES_MAX:
         return _Checked(_lengths(header, codec, message, parse_message(message))[-1])
     head = bytes(message[: PREFIX_BYTES + declared_bytes])
-    return _checked_plain(head, len(message), header.flags, header.record_count, header.uncompressed_length)
+    return checked_plain(head, len(message), header.flags, header.record_count, header.uncompressed_length)
 
 
 @lru_cache(maxsize=1024)
-def _checked_plain(
-    head: bytes, message_bytes: int, flags: int, record_count: int, uncompressed_length: int
-) -> _Checked:
+def checked_plain(head: bytes, message_bytes: int, flags: int, record_count: int, uncompressed_length: int) -> _Checked:
     """Check a prefix and description without buffer compression; the result depends only on these arguments.
 
     Cached, because producers of small batches repeatedly send the same few shapes; that saves half of the check.

@@ -46,8 +46,15 @@ from tidelog_proto.schema.topic_schema import Schema
 def ways_of_comparison(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let numbers be compared in both ways; the second is that of up to so many numbers."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(quick_rows, "_FEW", request.param)
+        patched.setattr(quick_rows, "FEW_NUMBERS", request.param)
+        _forget()
         yield
+    _forget()
+
+
+def _forget() -> None:
+    quick_rows.number_reader.cache_clear()
+    quick_rows.places_in.cache_clear()
 
 
 def by_hand(batch: bytes, layouts: Layouts) -> bool:

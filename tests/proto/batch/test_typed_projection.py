@@ -20,7 +20,7 @@ from tidelog_proto.batch import projection
 from tidelog_proto.batch.derived_batch import kept_rows
 from tidelog_proto.batch.field_selection import all_fields
 from tidelog_proto.batch.header import COLUMN_FLAGS, Codec, Flags, unpack_header
-from tidelog_proto.batch.ipc_message import parse_message
+from tidelog_proto.batch.ipc_message import buffer_lengths, parse_message, uncompressed_bytes
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.batch.typed_projection import project_rows
@@ -160,7 +160,10 @@ def test_a_projection_has_the_buffers_of_the_requested_fields_only(
         field for field in fields_below(schema.value_fields) if _has_leaf(field, ids | _with_below(schema, ids), False)
     ]
     message = sent[HEADER_BYTES + len(all_fields(schema)) :]
-    assert len(parse_message(message, typed=True).nodes) == 1 + len(chosen)
+    description = parse_message(message, typed=True)
+    assert len(description.nodes) == 1 + len(chosen)
+    uncompressed = uncompressed_bytes(description, buffer_lengths(message, description))
+    assert header.uncompressed_length == len(all_fields(schema)) + uncompressed
     own = rows_of(parsed(sent, layouts), tombstones=True)
     assert repr(own.to_pylist()) == repr(
         expected_rows(rows_of(parsed(batch, layouts), tombstones=True).to_pylist(), schema, ids)
