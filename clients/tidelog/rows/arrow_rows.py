@@ -21,8 +21,8 @@ _OF_RECORDS: Final = frozenset({"_timestamp", "_key", "_headers", "_tag", DELETE
 def typed_columns(layout: RowLayout, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the columns of a batch for rows whose columns are named like the fields of a schema.
 
-    Columns of the types of the schema are not copied. Others are cast if each value stays exact: narrower types to wider
-    ones, wider integers whose values fit, plain for dictionary-encoded, other time units.
+    Columns of the types of the schema are not copied. Others are cast if each value stays exact: narrower types to
+    wider ones, wider integers whose values fit, plain for dictionary-encoded, other time units.
 
     Args:
         rows: the fields in any order, a missing one is null, and optionally `_timestamp`, `_key`, `_tag` where the

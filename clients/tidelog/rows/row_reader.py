@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE
 from tidelog_proto.batch.key_bytes import key_values
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.record_schema import columns_at
 from tidelog_proto.batch.row_layout import RowLayout, row_layout
 from tidelog_proto.schema.data_types import Kind
 from tidelog_proto.schema.fields import Field, Role
@@ -43,6 +45,7 @@ class RowReader:
     """
 
     def __init__(self, source: Schema, target: Schema, names: tuple[str, ...] | None) -> None:
+        self._target = target
         by_name = {field.name: field for field in target.fields}
         self.fields = target.fields if names is None else tuple(by_name[name] for name in names)
         self._names = tuple(field.name for field in self.fields)
@@ -83,6 +86,27 @@ class RowReader:
             return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
         live = pa.RecordBatch.from_arrays(arrays, schema=self._nullable).filter(deleted)
         return pa.RecordBatch.from_arrays(live.columns, schema=self._arrow)
+
+    def record_table(self, batch: RecordBatch, partition: int) -> pa.RecordBatch:
+        """Return the rows as columns, without tombstones, followed by columns of the records.
+
+        These are `_partition`, `_offset`, `_timestamp` and `_headers`, and `_key` and `_tag` if the schema has no field
+        with that role.
+
+        Raises:
+            ProtocolError: as `arrays`.
+        """
+        of_records = columns_at(batch, partition)
+        taken = {field.role for field in self._target.fields}
+        names = ["partition", "offset", "timestamp", "headers"]
+        names += [name for name, role in (("key", Role.KEY), ("tag", Role.TAG)) if role not in taken]
+        columns = [*self.arrays(batch), *(of_records.column(name) for name in names)]
+        fields = [*self._arrow, *(of_records.schema.field(name).with_name(f"_{name}") for name in names)]
+        live = self.tombstones(batch)
+        if live is not None:
+            nullable = pa.schema([field.with_nullable(nullable=True) for field in fields])
+            columns = pa.RecordBatch.from_arrays(columns, schema=nullable).filter(live).columns
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     @staticmethod
     def tombstones(batch: RecordBatch) -> Any:
@@ -149,7 +173,7 @@ def values_of(array: Any, field: Field, to_python: ToPython) -> list[Any]:
         items = values_of(
             array.values.slice(first, (offsets[-1] if offsets else 0) - first), field.children[0], to_python
         )
-        lists_of = [items[begin - first : end - first] for begin, end in zip(offsets, offsets[1:], strict=False)]
+        lists_of = [items[begin - first : end - first] for begin, end in pairwise(offsets)]
         return _with_nulls(array, lists_of)
     return to_python(array, field)
 

@@ -86,7 +86,7 @@ class RowWriter:
         ]
 
     def copy(self, row: Any) -> CopiedFields:
-        """Check and copy a row: a mapping with the names of the fields, a dataclass or a pydantic model; see `CopiedRow`.
+        """Check and copy a row: a mapping of the fields, a dataclass or a pydantic model; see `CopiedRow`.
 
         Raises:
             RowError: a value does not fit its field exactly, a required field is missing, or a name is unknown.
@@ -95,8 +95,8 @@ class RowWriter:
             members = members_of(row)
             if members is None:
                 raise RowError(
-                    f"a row must be a dict, a dataclass or a pydantic model, got the {type(row).__name__} {shown(row)}; "
-                    "the topic is typed, so give the fields of its schema"
+                    "the topic is typed: a row must be a dict, a dataclass or a pydantic model, got the "
+                    f"{type(row).__name__} {shown(row)}"
                 )
             row = dict(members)
         try:
@@ -156,9 +156,7 @@ class RowWriter:
         arrays: list[Any] = list(canonical.columns)
         arrays[names.index("value")] = self._struct(values)
         flags = self.layout.flags_of(
-            pa.schema(
-                [pa.field(n, self.layout.value_type) if n == "value" else canonical.schema.field(n) for n in names]
-            )
+            canonical.schema.set(names.index("value"), pa.field("value", self.layout.value_type))
         )
         return pa.RecordBatch.from_arrays(arrays, schema=self.layout.stored_schema(flags))
 

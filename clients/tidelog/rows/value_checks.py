@@ -30,6 +30,7 @@ INT_BITS: Final = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 ITEM_BYTES: Final = 4
 """Estimated size of a list or a text besides its contents."""
 
+_SHOWN_MAX: Final = 100
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the origin of timestamps without a time zone
 _DAY_S: Final = 86_400
@@ -120,8 +121,8 @@ def check_names(row: Mapping[Any, Any], names: frozenset[str], parent: Path) -> 
     unknown = [name for name in row if name not in names]
     where = f"field {shown(path_text(parent))} has" if parent else "the row has"
     raise RowError(
-        f"{where} {shown(unknown)}, and the schema only {shown(sorted(names))}; correct the name, or add the field with "
-        "evolve_schema"
+        f"{where} {shown(unknown)}, and the schema only {shown(sorted(names))}; correct the name, or add the field "
+        "with evolve_schema"
     )
 
 
@@ -132,9 +133,17 @@ def misfit(field: Field, path: Path, value: Any) -> NoReturn:
         RowError: always.
     """
     raise RowError(
-        f"field {shown(path_text(path))}: expected {field.type}, got the {type(value).__name__} {shown(value)}; "
+        f"field {shown(path_text(path))}: expected {field.type}, got the {type(value).__name__} {_shown(value)}; "
         f"{_remedy(field, value)}"
     )
+
+
+def _shown(value: object) -> str:
+    """Return the text of any object of an application for a message."""
+    try:
+        return shown(value[:_SHOWN_MAX] if isinstance(value, str | bytes) else value)
+    except Exception:  # noqa: BLE001 - `repr` of the application's object may raise anything
+        return "(without a text)"
 
 
 def _null(field: Field, path: Path) -> None:

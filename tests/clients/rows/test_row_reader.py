@@ -56,7 +56,8 @@ def test_tables_are_the_rows_without_tombstones(data: st.DataObject) -> None:
     layout = row_layout(schema)
     batch = parsed(encoded(layout, data.draw(rows_of_schema(schema))), {schema.number: layout})
     reader = row_reader(schema, schema)
-    assert reader.table(batch).equals(rows_of(batch))
+    assert repr(reader.table(batch).to_pylist()) == repr(rows_of(batch).to_pylist())
+    assert reader.table(batch).schema == rows_of(batch).schema
     rows = reader.rows(batch)
     assert len(rows) == len(batch)
     assert sum(row is not None for row in rows) == rows_of(batch).num_rows

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,7 +102,6 @@ def test_the_node_accepts_the_batch() -> None:
         ("price", "1.50", "expected decimal128(6, 2), got the str"),
         ("price", Decimal("1.005"), "expected decimal128(6, 2)"),
         ("price", Decimal(10000), "expected decimal128(6, 2)"),
-        ("price", 10**5000, "expected decimal128(6, 2)"),
         ("price", Decimal("NaN"), "expected decimal128(6, 2)"),
         ("ratio", "0.1", "expected float64"),
         ("ratio", Decimal("0.1"), "expected float64"),
@@ -205,8 +205,6 @@ def test_what_is_no_row_is_refused(row: Any) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_keys_have_the_bytes_that_columns_have(number: int) -> None:
-    import pyarrow as pa
-
     key = row_writer(SCHEMA).copy({"id": number, "at": NOW})[1]
     assert [key] == key_column(pa.array([number], pa.int64())).to_pylist()
 
@@ -216,7 +214,7 @@ def test_tombstones_have_the_key_and_a_time() -> None:
     assert writer.tombstone({"id": 5}, 77)[:4] == (None, writer.copy({"id": 5, "at": NOW})[1], None, 77)
     assert writer.tombstone({"id": 5, "kind": "sale", "at": NOW}, 77)[2] == "sale"
     for fields, said in (({}, "needs the key field 'id'"), ({"id": 1, "price": 2}, "the row has ['price']")):
-        with pytest.raises(RowError, match="needs the key|the row has") as caught:
+        with pytest.raises(RowError, match=r"needs the key|the row has") as caught:
             writer.tombstone(fields, 0)
         assert said in str(caught.value)
     keyless = first_schema([field_of_text("a int8")])
@@ -224,12 +222,12 @@ def test_tombstones_have_the_key_and_a_time() -> None:
         row_writer(keyless).tombstone({"a": 1}, 0)
 
 
+def test_values_without_a_text_are_refused_too() -> None:
+    with pytest.raises(RowError, match=r"expected decimal128\(6, 2\), got the int \(without a text\)"):
+        row_writer(SCHEMA).copy(ROW | {"price": 10**5000})
+
+
 def test_names_are_never_source_text() -> None:
-    hostile = Schema(1, 2, (field_of_text("a int8"),)[:0] or _with_name('"] = 1; raise SystemExit #'))
-    assert row_writer(hostile).copy({'"] = 1; raise SystemExit #': 5})[0] == (5,)
-
-
-def _with_name(name: str) -> Any:
-    from dataclasses import replace
-
-    return (replace(field_of_text("a int8"), name=name, id=1),)
+    name = '"] = 1; raise SystemExit #'
+    hostile = Schema(1, 2, (replace(field_of_text("a int8"), name=name, id=1),))
+    assert row_writer(hostile).copy({name: 5})[0] == (5,)
