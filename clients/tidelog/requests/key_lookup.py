@@ -8,7 +8,7 @@ from tidelog.cluster.answers import results_of
 from tidelog.cluster.fallback_replicas import ReadReplica
 from tidelog.cluster.routing import Router
 from tidelog.errors import EpochChangingError, OffsetOutOfRangeError, error_of
-from tidelog.model import Record, TopicPartition
+from tidelog.model import ConsumedBatch, Record, TopicPartition
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
 from tidelog.requests.needed_permission import requiring
@@ -74,9 +74,20 @@ async def _ask(router: Router, replica: ReadReplica, where: TopicPartition, key:
             f"{replica.connection.name} has not searched {topic!r}/{partition}, because the read quota is used up; try "
             "again"
         )
-    batches = fetch_and_commit.parse_batches(frame.attachment, where, 0)
+    layouts = await fetch_and_commit.layouts_for(router, route.topic_id, frame.attachment)
+    batches = fetch_and_commit.parse_batches(frame.attachment, where, 0, layouts=layouts)
     router.read_epochs.read(route.topic_id, partition, batches)
-    return _last_record(where, batches[-1]) if batches else None
+    if not batches:
+        return None
+    if batches[-1].layout is not None:
+        return _last_row(router, where, route.topic_id, batches[-1])
+    return _last_record(where, batches[-1])
+
+
+def _last_row(router: Router, where: TopicPartition, topic_id: bytes, batch: RecordBatch) -> Record:
+    """Return the last record of a typed batch; its value is a row of the newest known schema."""
+    *_, record = ConsumedBatch(*where, batch, router.schemas.newest(topic_id))
+    return record
 
 
 def _last_record(where: TopicPartition, batch: RecordBatch) -> Record:
@@ -114,9 +125,9 @@ async def _in_two_requests(router: Router, where: TopicPartition, key: bytes) ->
         except OffsetOutOfRangeError:
             continue
         for batch in fetched.batches:
-            for record in batch:
+            for record in ConsumedBatch(topic, partition, batch):
                 if record.offset == place.offset:
-                    return Record(topic, partition, *record)
+                    return record
     raise EpochChangingError(
         f"the newest record with key {key!r:.80} in {topic}/{partition} was replaced during each of {_TRIES_MAX} "
         "reads; try again"

@@ -308,7 +308,10 @@ class Assignment:
             self._meter.taken(item.where, item.batch)
         if self.loads is not None:
             self.loads.taken(item.where, item.batch.end_offset, item.batch.header.length)
-        return ConsumedBatch(*item.where, item.batch)
+        if item.batch.layout is None:
+            return ConsumedBatch(*item.where, item.batch)
+        newest = self._router.schemas.newest(self.topic_ids[item.where.topic])
+        return ConsumedBatch(*item.where, item.batch, newest)
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
         is_read = any(where.topic == topic for where in self._keeper.partitions)
@@ -319,7 +322,10 @@ class Assignment:
             return await self._router.topic_with(topic, partitions)
 
         async with requiring(self._router, pb.OP_CONSUME, topic):
-            return (await self._router.retry_for_topic(topic, attempt, repeatable=True)).topic_id
+            route = await self._router.retry_for_topic(topic, attempt, repeatable=True)
+        if route.schema_number:
+            await self._router.schemas.refresh(route.topic_id)
+        return route.topic_id
 
     def _stop_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
         """Stop delivery of partitions for a reason.
