@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Collection
 from functools import partial
@@ -30,6 +31,7 @@ from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
+from tidelog_broker.core.schemas import SchemaRegistry
 from tidelog_broker.core.topics import (
     META_KEY,
     META_TOPIC_ID,
@@ -45,6 +47,7 @@ from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
+from tidelog_broker.metadata.schema_changes import SchemaChanges
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_descriptions import TopicDescriptions
 from tidelog_broker.metadata.topic_engines import TopicEngines
@@ -140,6 +143,7 @@ class Broker:
         self.port = 0
         """The port for clients, set once the node listens."""
         self.topics, self.nodes = TopicRegistry(), NodeRegistry()
+        self.schemas = SchemaRegistry(threading.Lock())
         self.cluster = cluster(
             self.node_id,
             self.incarnation,
@@ -166,7 +170,7 @@ class Broker:
         self.partitions = self._make_partitions()
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
-        self.description = TopicDescriptions(self.topics, self.partitions, self.routes, self.cluster)
+        self.description = TopicDescriptions(self.topics, self.schemas, self.partitions, self.routes, self.cluster)
         self.meta_log = self._make_meta_log(nodes_changed)
         self.meta_freshness = MetaFreshness(
             self.node_id,
@@ -283,6 +287,7 @@ class Broker:
             metrics=self.metrics,
             neighbours=self.cluster,
             taken_over=self.taken_over,
+            schemas=self.schemas,
             route_news=self.route_news,
             storage_failed=self.lifecycle.storage_failed,
         )
@@ -315,6 +320,7 @@ class Broker:
             self.tasks,
             lambda: self.partitions.get(*META_KEY),
             topics=self.topics,
+            schemas=self.schemas,
             nodes=self.nodes,
             security=self.security.registry,
             features=self.features,
@@ -350,6 +356,7 @@ class Broker:
             partitions_max=self.settings.partitions_max,
             quotas=TopicQuotas(self.security.registry.quotas, self.topics),
             features=self.features,
+            schemas=SchemaChanges(self.schemas, now_us=self.clock.now_us),
             engines=TopicEngines(
                 engine_names, lambda name: engine_named(self.disk, name).capabilities, self.settings.engine_default
             ),

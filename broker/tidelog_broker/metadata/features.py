@@ -34,7 +34,7 @@ from tidelog_broker.metadata.levels import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.topic_settings import needed_features
+from tidelog_proto.topic_settings import TYPED, needed_features
 
 FEATURES: Final = features_up_to(LEVELS[-1].number)
 """The features that this build supports in addition to the base set."""
@@ -55,7 +55,7 @@ SECURITY_BASE: Final = frozenset({"api_key", "rule", "quota"})
 SECURITY_FEATURES: Final = {"user": USERS, "scram_secret": USERS}
 OPERATION_FEATURES: Final = {pb.OP_IMPERSONATE: IMPERSONATE}
 
-Record = pb.TopicRecord | pb.SecurityRecord
+Record = pb.TopicRecord | pb.SecurityRecord | pb.SchemaRecord
 
 
 def needed_by(record: Record) -> frozenset[str]:
@@ -63,6 +63,8 @@ def needed_by(record: Record) -> frozenset[str]:
 
     A field that this build does not know counts as a missing feature, named by its number.
     """
+    if isinstance(record, pb.SchemaRecord):
+        return frozenset({*record.features, *unknown_fields(record), TYPED})
     if record.deleted:
         return frozenset()
     needed = set(record.features)
@@ -228,11 +230,15 @@ class FeatureGate:
     def _revision_before(self, record: Record) -> Record | None:
         if isinstance(record, pb.TopicRecord):
             return self._topics.get(record.topic_id)
+        if isinstance(record, pb.SchemaRecord):
+            return None
         return self._security.get(record.id)
 
 
 def called(record: Record) -> str:
     """Return a record's name for messages, without principals."""
+    if isinstance(record, pb.SchemaRecord):
+        return f"schema {record.schema.number} of the topic with id {record.topic_id.hex()}"
     return f"topic {record.name!r}" if isinstance(record, pb.TopicRecord) else f"security record {record.id!r}"
 
 

@@ -76,11 +76,14 @@ def record_alone(batch: RecordBatch, row: int) -> Buffer:
     """Return a batch that has only the record at index `row` of a stored batch, with the offset of this record.
 
     The batch is not part of a log: its digest has no predecessor. It is plain (see `plain_columns.py`) if the record is
-    small and has a value and no headers; otherwise it is a derived batch that covers the offsets of the stored batch.
+    small, has a value and no headers, and is not typed; otherwise it is a derived batch that covers the offsets of the
+    stored batch.
 
     Raises:
         ProtocolError: as `row_alone`.
     """
+    if batch.layout is not None:
+        return row_alone(batch, row)
     columns = batch.columns()
     fields: dict[str, Any] = {
         name: column[row] for name, column in zip(columns.schema.names, columns.columns, strict=True)

@@ -7,7 +7,7 @@ the batch may have other columns in the log. If the reader does not need the bod
 The body's CRC is computed again, so the old one is checked first; otherwise damaged data would get a valid CRC.
 
 Batches that would shrink little are sent unchanged: small ones, and those compressed as a whole by gzip or snappy,
-unless the body is not needed.
+unless the body is not needed. The same holds for typed batches, whose buffers depend on their schema.
 
 Rejected: decoding and encoding by Arrow, which decompresses and compresses the requested columns.
 """
@@ -108,12 +108,12 @@ def project(batch: Buffer, columns: int) -> Buffer:
         ProtocolError: as `unpack_header`; CORRUPT_BATCH if the body is damaged, which is not checked for a batch that
             is returned unchanged.
     """
-    header = unpack_header(batch)
+    header = unpack_header(batch, typed=True)
     if not header.record_count or not header.flags & COLUMN_FLAGS & ~columns:
         return batch
     if not needs_body(header, columns):
         return head_alone(header)
-    if header.body_length <= WHOLE_BYTES_MAX or header.codec in _COMPRESSED_WHOLE:
+    if header.typed or header.body_length <= WHOLE_BYTES_MAX or header.codec in _COMPRESSED_WHOLE:
         return batch
     return _cut(header, crc_checked_body(header, batch), header.flags & columns & COLUMN_FLAGS)
 

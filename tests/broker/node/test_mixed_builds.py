@@ -179,8 +179,8 @@ async def test_single_node_does_not_start_with_an_unsupported_feature(stand: Sta
 
 async def test_record_of_an_unknown_kind_stops_the_node(stand: Stand) -> None:
     node = await stand.start()
-    node.broker.meta_log.apply_value(b"\x9a\x04\x00")  # an empty message as field 67
-    assert "field 67 of MetaRecord" in node.lifecycle.stop_reason
+    node.broker.meta_log.apply_value(b"\xa2\x04\x00")  # an empty message as field 68
+    assert "field 68 of MetaRecord" in node.lifecycle.stop_reason
     assert not node.broker.topics.exists("")
 
 
