@@ -371,8 +371,8 @@ class ConsumedBatch:
         value, tag: string. Missing keys, values and tags are null. The columns that the producer sent are not copied;
         `batch.columns()` returns only those.
 
-        In a typed topic the columns are the fields of `schema`, then `_partition`, `_offset`, `_timestamp`, `_headers`,
-        and `_key` and `_tag` if no field has that role. Tombstones are left out.
+        In a typed topic the columns are the fields of `schema`, then `_partition`, `_offset`, `_timestamp`, `_key`,
+        `_headers` and `_tag`; `_key` and `_tag` only if no field has that role. Tombstones are left out.
 
         Raises:
             ProtocolError: CORRUPT_BATCH when the body does not decode.

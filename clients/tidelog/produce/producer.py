@@ -414,7 +414,8 @@ class Producer:
         partition: int | None = None,
     ) -> PendingReceipts:
         """Accept many records like `send_many`, and return their pending receipts as soon as all are accepted."""
-        values, keys = list(values), None if keys is None else list(keys)
+        values = values if isinstance(values, str) else list(values)
+        keys = keys if keys is None or isinstance(keys, str) else list(keys)
         return await self._enqueue_columns(lambda: self._preparation.columns(values, keys), partition)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:

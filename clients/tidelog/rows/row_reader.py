@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidelog.rows.record_columns import RECORD_COLUMNS, columns_of_records
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE
 from tidelog_proto.batch.key_bytes import key_values
 from tidelog_proto.batch.record_batch import RecordBatch
-from tidelog_proto.batch.record_schema import columns_at
 from tidelog_proto.batch.row_layout import RowLayout, row_layout
 from tidelog_proto.schema.data_types import Kind
 from tidelog_proto.schema.fields import Field, Role
@@ -24,6 +24,8 @@ ToPython = Callable[[Any, Field], list[Any]]
 """Returns the values of a leaf's array as Python objects."""
 
 _COLUMN_OF: Final = {Role.TIME: "timestamp", Role.KEY: "key", Role.TAG: "tag"}
+_ROLE_OF: Final = {"_key": Role.KEY, "_tag": Role.TAG}
+"""Columns of records that are fields if the schema has a field with the role."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the origin of timestamps without a time zone
 
@@ -90,18 +92,15 @@ class RowReader:
     def record_table(self, batch: RecordBatch, partition: int) -> pa.RecordBatch:
         """Return the rows as columns, without tombstones, followed by columns of the records.
 
-        These are `_partition`, `_offset`, `_timestamp` and `_headers`, and `_key` and `_tag` if the schema has no field
-        with that role.
+        These are `RECORD_COLUMNS`, without `_key` and `_tag` if the schema has a field with that role.
 
         Raises:
             ProtocolError: as `arrays`.
         """
-        of_records = columns_at(batch, partition)
         taken = {field.role for field in self._target.fields}
-        names = ["partition", "offset", "timestamp", "headers"]
-        names += [name for name, role in (("key", Role.KEY), ("tag", Role.TAG)) if role not in taken]
-        columns = [*self.arrays(batch), *(of_records.column(name) for name in names)]
-        fields = [*self._arrow, *(of_records.schema.field(name).with_name(f"_{name}") for name in names)]
+        names = [name for name in RECORD_COLUMNS.names if _ROLE_OF.get(name) not in taken]
+        columns = [*self.arrays(batch), *columns_of_records(batch, partition, names).values()]
+        fields = [*self._arrow, *map(RECORD_COLUMNS.field, names)]
         live = self.tombstones(batch)
         if live is not None:
             nullable = pa.schema([field.with_nullable(nullable=True) for field in fields])

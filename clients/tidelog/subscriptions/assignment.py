@@ -284,6 +284,8 @@ class Assignment:
         take = self._at_once
         if take is None or self._meter is not None or self.loads is not None or not self._buffer.has_waiter:
             return False
+        if batch.layout is not None:  # its function handles values that are bytes
+            return False
         return take(where.partition, batch)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
+from tidelog.rows.record_columns import RECORD_COLUMNS, columns_of_records
 from tidelog.rows.row_reader import row_reader
 from tidelog.tables.joined_batches import JOINED_BYTES
-from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.batch.typed_rows import DELETED
 from tidelog_proto.schema.fields import Role
 from tidelog_proto.schema.topic_schema import Schema
-
-RECORD_COLUMNS: Final = pa.schema(
-    [
-        pa.field("_partition", pa.int32(), nullable=False),
-        pa.field("_offset", pa.int64(), nullable=False),
-        pa.field("_timestamp", TIMESTAMP_TYPE, nullable=False),
-        pa.field("_key", pa.binary()),
-        pa.field("_headers", HEADERS_TYPE),
-        pa.field("_tag", pa.string()),
-    ]
-)
-"""The columns of a record besides the fields of its row."""
 
 
 class TypedTable:
@@ -75,7 +63,7 @@ class TypedTable:
         count = batch.count_below(end)
         reader = row_reader(batch.layout.schema, self._schema, self._fields)
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))
-        by_name |= self._of_records(batch, partition)
+        by_name |= columns_of_records(batch, partition, [name for name in self._names if name in RECORD_COLUMNS.names])
         live = reader.tombstones(batch)
         if self._tombstones:
             by_name[DELETED] = pa.repeat(pa.scalar(False), len(batch)) if live is None else pc.invert(live)
@@ -85,27 +73,6 @@ class TypedTable:
         if live is not None and not self._tombstones:
             rows = rows.filter(live.slice(0, count))
         return pa.RecordBatch.from_arrays(rows.columns, schema=self.arrow)
-
-    def _of_records(self, batch: RecordBatch, partition: int) -> dict[str, Any]:
-        wanted = [name for name in self._names if name in RECORD_COLUMNS.names]
-        if not wanted:
-            return {}
-        count, columns = len(batch), batch.columns()
-        found: dict[str, Any] = {}
-        for name in wanted:
-            stored = name[1:]
-            if name == "_partition":
-                found[name] = pa.repeat(pa.scalar(partition, pa.int32()), count)
-            elif name == "_offset":
-                found[name] = batch.offsets()
-            elif stored in columns.schema.names:
-                found[name] = columns.column(stored)
-            elif name == "_timestamp":
-                stamp: Any = pa.scalar(batch.header.base_timestamp_us, pa.int64()).cast(TIMESTAMP_TYPE)
-                found[name] = pa.repeat(stamp, count)
-            else:
-                found[name] = pa.nulls(count, RECORD_COLUMNS.field(name).type)
-        return found
 
 
 class TableJoiner:
