@@ -58,6 +58,7 @@ from tidelog.requests import (
 from tidelog.requests.conversions import At
 from tidelog.security.access_rules import Security
 from tidelog.subscriptions.consumer_options import ConsumerArguments, ConsumerOptions
+from tidelog.subscriptions.row_view import Values
 from tidelog.tls import Tls
 from tidelog.topic_settings import check_existing, topic_alter, topic_create
 from tidelog_proto import broker_pb2 as pb
@@ -493,7 +494,9 @@ class Client:
         self._check_usable()
         return await fetch_and_commit.fetch(self._router, topic, partition, offset, **options)
 
-    async def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
+    async def get(
+        self, topic: str, key: Any, *, partition: int | None = None, values: Values = "rows"
+    ) -> Record | None:
         """Return the newest committed record of a key; None if no record has it.
 
         For a deleted key the result is its tombstone, a record whose value is None, as long as the tombstone is in the
@@ -502,15 +505,16 @@ class Client:
 
         Args:
             topic: the topic's name.
-            key: the encoded key of the record.
+            key: the encoded key of the record; in a typed topic also the value of its key field.
             partition: the partition to search; None for the one that the default partitioner selects now.
+            values: "rows": the value of a record of a typed topic is a dictionary; "json": bytes, a JSON object.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
             EpochChangingError: newer records of the key replaced the found one during each of several reads; try again.
         """
         self._check_usable()
-        return await key_lookup.newest_of_key(self._router, topic, key, partition)
+        return await key_lookup.newest_of_key(self._router, topic, key, partition, as_json=values == "json")
 
     async def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
         """Return the offset of a point in the log, for each of `partitions` (None: all).

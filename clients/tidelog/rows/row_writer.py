@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -134,6 +135,18 @@ class RowWriter:
         tag = None if Role.TAG not in found else _tag(found[Role.TAG])
         size_bytes = fixed_bytes(self.schema.value_fields) + len(bytes_of_key) + len(tag or "")
         return CopiedRow(None, bytes_of_key, tag, found.get(Role.TIME), size_bytes)
+
+    def key_of(self, value: Any) -> bytes:
+        """Return the bytes of a key.
+
+        Raises:
+            RowError: the schema has no key field, or the value does not fit it.
+        """
+        key = self.layout.key
+        if key is None:
+            raise RowError("the schema has no key field; give the key as bytes")
+        stored = leaf_check(replace(key, required=True), (key.name,))(value)
+        return _key_bytes(stored, key)
 
     def columns(
         self,

@@ -26,8 +26,9 @@ def proposal_of(described: Any) -> Proposal:
     """Return the fields of a description.
 
     Args:
-        described: a proposal, a pyarrow schema or table, a dataclass or pydantic model, the parsed JSON of a JSON Schema or an Avro
-            record, a list of texts such as "gate string", or the path of a file; see `proposal_of_file`.
+        described: a proposal, a pyarrow schema or table, a dataclass or pydantic model, the parsed JSON of a JSON
+            Schema or an Avro record, a list of texts such as "gate string", or the path of a file, see
+            `proposal_of_file`.
 
     Raises:
         SchemaError: it is none of these, or a field has a type that no field of a topic can have.

@@ -263,6 +263,7 @@ class SubscriptionKeeper:
 
     async def _read_schema(self, where: TopicPartition, topic_id: bytes, number: int) -> None:
         try:
+            await self._router.schemas.refresh(topic_id)
             await self._router.schemas.layout(topic_id, number)
         except TidelogError as error:
             if not error.retriable and where in self._subscription_of:

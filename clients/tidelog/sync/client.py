@@ -44,6 +44,7 @@ from tidelog.produce.receipts import Receipts
 from tidelog.produce.thread_handoff import ThreadHandoff
 from tidelog.requests.conversions import At
 from tidelog.subscriptions.consumer_options import ConsumerArguments
+from tidelog.subscriptions.row_view import Values
 from tidelog.sync.consumer import Consumer
 from tidelog.sync.groups import Groups, with_callbacks_in_threads
 from tidelog.sync.receipts import PendingReceipt, PendingReceipts
@@ -206,9 +207,9 @@ class Client:
         """See `tidelog.Client.fetch`."""
         return self._thread.run(lambda: self._client.fetch(topic, partition, offset, **options))
 
-    def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
+    def get(self, topic: str, key: Any, *, partition: int | None = None, values: Values = "rows") -> Record | None:
         """See `tidelog.Client.get`."""
-        return self._thread.run(lambda: self._client.get(topic, key, partition=partition))
+        return self._thread.run(lambda: self._client.get(topic, key, partition=partition, values=values))
 
     def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
         """See `tidelog.Client.list_offsets`."""
