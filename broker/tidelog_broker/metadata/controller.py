@@ -85,7 +85,7 @@ class Controller:
         self._quotas = quotas
         self._features = features
         self._engines = engines
-        self._schemas = schemas
+        self.schemas = schemas
         self._changing = asyncio.Lock()
 
     # --- topics ----------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Controller:
             self._with_engine(request), copies_default=self._usual_copies(), copies_max=self._copies_max
         )
         self._engines.check(config)
-        schema = self._schemas.first(request, config)
+        schema = self.schemas.first(request, config)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             if self._topics.exists(request.name):
@@ -121,7 +121,7 @@ class Controller:
                 config,
                 caller.principal,
                 epoch=epoch,
-                schema=None if schema is None else self._schemas.record(topic_id, schema, caller),
+                schema=None if schema is None else self.schemas.record(topic_id, schema, caller),
             )
 
     async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
@@ -137,7 +137,7 @@ class Controller:
             record = altered(current, change, copies_max=self._copies_max)
             self._engines.check(record.config)
             if record.config.typed and record.config.cleanup != current.config.cleanup:
-                schemas = self._schemas.registry.of(record.topic_id)
+                schemas = self.schemas.registry.of(record.topic_id)
                 check_compactable(record.config.cleanup, schemas.schema(schemas.newest_number), record.name)
             first = current.config.partitions
             self._refuse_too_many(record.config.partitions - first)
@@ -177,7 +177,7 @@ class Controller:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"topic {topic.name!r} is not typed; create a new topic with a schema"
             )
-        schema = next_schema_of(change, self._schemas.registry.of(topic.topic_id))
+        schema = next_schema_of(change, self.schemas.registry.of(topic.topic_id))
         if schema is not None:
             check_compactable(topic.config.cleanup, schema, topic.name)
         return topic, schema
@@ -185,13 +185,13 @@ class Controller:
     async def _write_schema(
         self, change: pb.SchemaChange, topic: pb.TopicRecord, schema: Schema | None, caller: pb.Caller, epoch: int
     ) -> pb.SchemaChangeReply:
-        schemas, floor = self._schemas.registry.of(topic.topic_id), topic.config.schema_floor
+        schemas, floor = self.schemas.registry.of(topic.topic_id), topic.config.schema_floor
         number = schemas.newest_number if schema is None else schema.number
         if change.HasField("schema") and change.schema.number < number:
             # A later schema follows the one of a repeated request, whose floor may be outdated.
             return pb.SchemaChangeReply(schema=schemas.record(change.schema.number).schema, floor=floor)
         floor = checked_floor(change, floor, number)
-        made = None if schema is None else self._schemas.record(topic.topic_id, schema, caller)
+        made = None if schema is None else self.schemas.record(topic.topic_id, schema, caller)
         if floor != topic.config.schema_floor:
             record = pb.TopicRecord()
             record.CopyFrom(topic)

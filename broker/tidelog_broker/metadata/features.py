@@ -155,8 +155,8 @@ class FeatureGate:
     def _refuse_above_level(self, added: frozenset[str], what: str) -> None:
         """Refuse features of a higher level than the cluster's, unless an existing record needs them already."""
         above = {name: each.number for each in LEVELS if each.number > self.level.number for name in each.features}
-        refused = (added & above.keys()) - self.in_use().keys()
-        if refused:
+        refused = added & above.keys()
+        if refused and (refused := refused - self.in_use().keys()):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"{what} needs {_joined(refused)} of feature level {max(above[name] for name in refused)}, and the "

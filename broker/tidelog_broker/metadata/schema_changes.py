@@ -22,15 +22,16 @@ class SchemaChanges:
 
     Args:
         now_us: the wall clock, in microseconds since 1970.
+
+    Attributes:
+        registry: the schemas that this node knows.
         bytes_max: maximum size of the records of all topics.
     """
 
-    def __init__(
-        self, schemas: SchemaRegistry, *, now_us: Callable[[], int], bytes_max: int = SCHEMAS_BYTES_MAX
-    ) -> None:
+    def __init__(self, schemas: SchemaRegistry, *, now_us: Callable[[], int]) -> None:
         self.registry = schemas
         self._now_us = now_us
-        self._bytes_max = bytes_max
+        self.bytes_max = SCHEMAS_BYTES_MAX
 
     def first(self, request: pb.TopicCreate, config: pb.TopicConfig) -> Schema | None:
         """Return the first schema of a new topic, and make its configuration typed; None for an untyped one.
@@ -57,10 +58,10 @@ class SchemaChanges:
             created_us=self._now_us(),
         )
         size_bytes = self.registry.size_bytes
-        if size_bytes + record.ByteSize() > self._bytes_max:
+        if size_bytes + record.ByteSize() > self.bytes_max:
             raise ProtocolError(
                 pb.QUOTA_EXCEEDED,
                 f"the schemas of the cluster have {size_bytes} bytes, and {record.ByteSize()} more would exceed the "
-                f"maximum of {self._bytes_max}; delete typed topics that are not used any more",
+                f"maximum of {self.bytes_max}; delete typed topics that are not used any more",
             )
         return record
