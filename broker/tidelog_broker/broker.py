@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Collection
 from functools import partial
@@ -29,6 +30,7 @@ from tidelog_broker.core.groups.positions import GroupBounds
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
+from tidelog_broker.core.schemas import SchemaRegistry
 from tidelog_broker.core.topics import (
     META_KEY,
     META_TOPIC_ID,
@@ -44,6 +46,7 @@ from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
+from tidelog_broker.metadata.schema_changes import SchemaChanges
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_descriptions import TopicDescriptions
 from tidelog_broker.metadata.topic_engines import TopicEngines
@@ -143,7 +146,7 @@ class Broker:
         """Connections of other nodes; None on a single node without a cluster."""
         self.port = 0
         """The port for clients, set once the node listens."""
-        self.topics, self.nodes = TopicRegistry(), NodeRegistry()
+        self.topics, self.nodes, self.schemas = TopicRegistry(), NodeRegistry(), SchemaRegistry(threading.Lock())
         self.cluster = cluster(
             self.node_id,
             self.incarnation,
@@ -173,7 +176,12 @@ class Broker:
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
         self.description = TopicDescriptions(
-            self.topics, self.partitions, self.routes, self.cluster, unapplied=self.changed_settings.unapplied
+            self.topics,
+            self.schemas,
+            self.partitions,
+            self.routes,
+            self.cluster,
+            unapplied=self.changed_settings.unapplied,
         )
         self.meta_log = self._make_meta_log(nodes_changed)
         self.meta_freshness = MetaFreshness(
@@ -297,6 +305,7 @@ class Broker:
             metrics=self.metrics,
             neighbours=self.cluster,
             taken_over=self.taken_over,
+            schemas=self.schemas,
             route_news=self.route_news,
             may_differ=self.changed_settings.look,
             storage_failed=self.lifecycle.storage_failed,
@@ -331,6 +340,7 @@ class Broker:
             self.tasks,
             lambda: self.partitions.get(*META_KEY),
             topics=self.topics,
+            schemas=self.schemas,
             nodes=self.nodes,
             security=self.security.registry,
             features=self.features,
@@ -366,6 +376,7 @@ class Broker:
             partitions_max=self.settings.partitions_max,
             quotas=TopicQuotas(self.security.registry.quotas, self.topics),
             features=self.features,
+            schemas=SchemaChanges(self.schemas, now_us=self.clock.now_us),
             engines=TopicEngines(
                 engine_names,
                 lambda name: engine_named(self.disk, name).capabilities,

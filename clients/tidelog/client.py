@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
-from tidelog.admin import cluster_operations, compaction, record_deletion, topic_changes, topic_figures
+from tidelog.admin import cluster_operations, compaction, record_deletion, schema_changes, topic_changes, topic_figures
+from tidelog.admin.schema_changes import NextSchema
+from tidelog.admin.schema_proposals import SchemaChanges, SchemaEdits
 from tidelog.base.keyword_options import takes_options
 from tidelog.base.loop_affinity import LoopAffinity
 from tidelog.base.metric_calls import MetricCalls
@@ -56,10 +58,12 @@ from tidelog.requests import (
 from tidelog.requests.conversions import At
 from tidelog.security.access_rules import Security
 from tidelog.subscriptions.consumer_options import ConsumerArguments, ConsumerOptions
+from tidelog.subscriptions.row_view import Values
 from tidelog.tls import Tls
 from tidelog.topic_settings import check_existing, topic_alter, topic_create
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
+from tidelog_proto.schema.topic_schema import Schema
 
 CLIENT_ID_DEFAULT: Final = "tidelog-python"
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
@@ -206,14 +210,27 @@ class Client:
     # ---------------------------------------------------------------------------------------------- topics
 
     async def create_topic(
-        self, name: str, *, partitions: int | None = None, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        exist_ok: bool = False,
+        schema: Any = None,
+        key: str | None = None,
+        time: str | None = None,
+        tag: str | None = None,
+        **settings: Unpack[TopicSettings],
     ) -> Topic:
-        """Create a topic.
+        """Create a topic, with a schema a typed one.
 
         Args:
             name: 1 to 200 characters of A-Z a-z 0-9 . _ -
             partitions: number of partitions; None: 1. It can be raised later, but not lowered.
             exist_ok: if the topic exists with the given settings, return it instead of raising TopicExistsError.
+            schema: the fields of the records: a pyarrow schema, a dataclass or pydantic model, the parsed JSON of a
+                JSON Schema or an Avro record, a list of texts such as "gate string", or the path of a Parquet, CSV,
+                JSON Schema or Avro file. None: values are bytes. A topic stays typed or untyped for ever.
+            key, time, tag: names of the fields that are the key, the time and the tag of a record.
             settings: see `TopicSettings`.
 
         Raises:
@@ -223,11 +240,65 @@ class Client:
         self._check_usable()
         requested = {"partitions": partitions, **settings}
         request = topic_create(conversions.checked_topic(name), requested)
+        first = schema_changes.set_first_schema(request, schema, key=key, time=time, tag=tag)
         reply = await topic_changes.create(self._router, request, exist_ok=exist_ok)
         topic = await whole_topic.whole_topic(self._router, reply)
         check_existing(topic, requested)
+        if exist_ok:
+            await schema_changes.check_existing_schema(self._router, topic, first)
         self._router.metadata.note_created(reply.topics[0])
         return topic
+
+    async def schema(self, topic: str, number: int | None = None) -> Schema:
+        """Return a schema of a typed topic; None: the newest.
+
+        Raises:
+            InvalidRequestError: the topic is not typed.
+            UnknownTopicError, UnknownSchemaError: the topic or the schema does not exist.
+        """
+        self._check_usable()
+        return await schema_changes.schema_of(self._router, topic, number)
+
+    async def check_schema(
+        self, topic: str, schema: Any = None, *, expected: int | None = None, **changes: Unpack[SchemaChanges]
+    ) -> NextSchema:
+        """Return the schema that `evolve_schema` would register with the same arguments; nothing is changed.
+
+        Raises:
+            InvalidRequestError: a change is not allowed; each fault names the field and the remedy.
+            SchemaMismatchError: the newest schema has another number than `expected`.
+        """
+        self._check_usable()
+        edits = SchemaEdits(schema, **changes)
+        return await schema_changes.check(self._router, topic, edits.next_of, expected)
+
+    async def evolve_schema(
+        self,
+        topic: str,
+        schema: Any = None,
+        *,
+        expected: int | None = None,
+        raise_floor: bool = False,
+        **changes: Unpack[SchemaChanges],
+    ) -> NextSchema:
+        """Register the next schema of a typed topic. All earlier records stay readable under it.
+
+        Args:
+            topic: the topic's name.
+            schema: a full description as in `create_topic`, whose fields are matched by name; a field that it lacks
+                must be in `drop` or `rename`. None: only `changes`.
+            expected: number of the newest schema; None: any.
+            raise_floor: whether producers may use only the new schema from now on. Producers of this client then encode
+                their records again.
+            changes: see `SchemaChanges`.
+
+        Raises:
+            InvalidRequestError: a change is not allowed; each fault names the field and the remedy.
+            SchemaMismatchError: the newest schema has another number than `expected`.
+        """
+        self._check_usable()
+        edits = SchemaEdits(schema, **changes)
+        return await schema_changes.evolve(self._router, topic, edits.next_of, expected, raise_floor=raise_floor)
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics, sorted by name; `internal`: include internal topics."""
@@ -423,7 +494,9 @@ class Client:
         self._check_usable()
         return await fetch_and_commit.fetch(self._router, topic, partition, offset, **options)
 
-    async def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
+    async def get(
+        self, topic: str, key: Any, *, partition: int | None = None, values: Values = "rows"
+    ) -> Record | None:
         """Return the newest committed record of a key; None if no record has it.
 
         For a deleted key the result is its tombstone, a record whose value is None, as long as the tombstone is in the
@@ -432,15 +505,16 @@ class Client:
 
         Args:
             topic: the topic's name.
-            key: the encoded key of the record.
+            key: the encoded key of the record; in a typed topic also the value of its key field.
             partition: the partition to search; None for the one that the default partitioner selects now.
+            values: "rows": the value of a record of a typed topic is a dictionary; "json": bytes, a JSON object.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
             EpochChangingError: newer records of the key replaced the found one during each of several reads; try again.
         """
         self._check_usable()
-        return await key_lookup.newest_of_key(self._router, topic, key, partition)
+        return await key_lookup.newest_of_key(self._router, topic, key, partition, as_json=values == "json")
 
     async def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
         """Return the offset of a point in the log, for each of `partitions` (None: all).
@@ -559,7 +633,10 @@ class Client:
             on_undecodable: action for a record that does not decode: "error": raise RecordError; "skip": skip and
                 count it.
             dead_letter: name of a topic to which undecodable records, and those of `Consumer.reject`, are published
-                instead. It must not be a topic that this consumer reads.
+                instead. It must not be a topic that this consumer reads. Rows are published there as JSON.
+            columns: the fields of the rows of a typed topic; None: all. Nodes send whole records.
+            values: "rows": the value of a record of a typed topic is a row; "json": bytes, the row as a JSON object.
+            rows: a dataclass or pydantic model whose instances are the rows, instead of dictionaries.
 
         Raises:
             InvalidRequestError, InvalidTopicError: an argument has an invalid value.

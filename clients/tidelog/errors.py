@@ -23,6 +23,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
 ├── OffsetOutOfRangeError         log_start_offset, high_watermark
 ├── UnknownSubscriptionError
+├── SchemaMismatchError, UnknownSchemaError
 ├── RecordError                   a record does not decode or cannot be a dead letter; topic, partition, offset
 ├── SequenceError                 SequenceGapError, ProducerFencedError, UnknownProducerError,
 │                                 DuplicateOutOfWindowError, ProducerIdSharedError
@@ -228,6 +229,18 @@ class UnsupportedBatchError(BatchRefusedError):
     """A batch uses a feature that the node does not support."""
 
     default_code = pb.UNSUPPORTED_BATCH
+
+
+class SchemaMismatchError(TidelogError):
+    """Records are not rows of a schema that the topic accepts, or the topic has another newest schema than expected."""
+
+    default_code = pb.SCHEMA_MISMATCH
+
+
+class UnknownSchemaError(TidelogError):
+    """The topic has no schema with this number."""
+
+    default_code = pb.UNKNOWN_SCHEMA
 
 
 class UnknownTopicError(TidelogError):
@@ -454,6 +467,8 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.CORRUPT_BATCH: CorruptBatchError,
     pb.BATCH_TOO_LARGE: BatchTooLargeError,
     pb.UNSUPPORTED_BATCH: UnsupportedBatchError,
+    pb.SCHEMA_MISMATCH: SchemaMismatchError,
+    pb.UNKNOWN_SCHEMA: UnknownSchemaError,
     pb.UNKNOWN_TOPIC: UnknownTopicError,
     pb.TOPIC_EXISTS: TopicExistsError,
     pb.INVALID_TOPIC: InvalidTopicError,

@@ -10,9 +10,11 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 import pyarrow as pa
 
+from tidelog.rows.row_reader import RowReader, row_reader
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at
+from tidelog_proto.schema.topic_schema import Schema
 
 Flush = Literal["always", "interval", "never", "async"]
 Cleanup = Literal["delete", "compact", "compact,delete"]
@@ -156,6 +158,7 @@ class Topic:
         partitions: the partitions; empty if the topic is listed without them.
         ack_quorum: number of replicas that must store a record before it is acknowledged with `acks="quorum"`; 0: a
             majority.
+        schema_number: number of the newest schema that the answering node knows; 0: the topic is not typed.
     """
 
     name: str
@@ -181,6 +184,7 @@ class Topic:
     count: int = 0
     """Number of partitions if the topic is listed without them; see `partition_count`."""
     file_model: FileModel = "per-partition"
+    schema_number: int = 0
 
     @property
     def partition_count(self) -> int:
@@ -350,11 +354,15 @@ class ConsumedBatch:
     """A record batch with its topic and partition. Iterate over it for records, or use its columns: `to_arrow`.
 
     The offsets of a compacted batch have gaps; the next batch begins at `batch.end_offset`.
+
+    Attributes:
+        schema: in a typed topic the schema of the rows: the newest that the client knows. None: that of the batch.
     """
 
     topic: str
     partition: int
     batch: RecordBatch
+    schema: Schema | None = None
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -366,14 +374,29 @@ class ConsumedBatch:
         value, tag: string. Missing keys, values and tags are null. The columns that the producer sent are not copied;
         `batch.columns()` returns only those.
 
+        In a typed topic the columns are the fields of `schema`, then `_partition`, `_offset`, `_timestamp`, `_key`,
+        `_headers` and `_tag`; `_key` and `_tag` only if no field has that role. Tombstones are left out.
+
         Raises:
             ProtocolError: CORRUPT_BATCH when the body does not decode.
         """
+        if (reader := self.reader()) is not None:
+            return reader.record_table(self.batch, self.partition)
         return columns_at(self.batch, self.partition)
 
     def __iter__(self) -> Iterator[Record]:
-        batch = self.batch
-        return records_from(self.topic, self.partition, iter(batch.offset_list()), record_columns(batch))
+        batch, reader = self.batch, self.reader()
+        values = batch.values() if reader is None else reader.rows(batch)
+        return records_from(self.topic, self.partition, iter(batch.offset_list()), record_columns(batch, values))
+
+    def reader(self, columns: tuple[str, ...] | None = None) -> RowReader | None:
+        """Return the reader of the rows; None in an untyped topic.
+
+        Args:
+            columns: the fields of the rows; None for all.
+        """
+        layout = self.batch.layout
+        return None if layout is None else row_reader(layout.schema, self.schema or layout.schema, columns)
 
 
 class RecordColumns(NamedTuple):
@@ -386,8 +409,8 @@ class RecordColumns(NamedTuple):
     tags: Iterable[str | None]
 
 
-def record_columns(batch: RecordBatch) -> RecordColumns:
-    """Return the columns of a batch. `values` is a new list, which the caller may empty to end iterators over it.
+def record_columns(batch: RecordBatch, values: list[Any]) -> RecordColumns:
+    """Return the columns of a batch with these values; None for tombstones.
 
     Raises:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -396,7 +419,7 @@ def record_columns(batch: RecordBatch) -> RecordColumns:
     return RecordColumns(
         batch.timestamps_us() if flags & Flags.TIMESTAMP else repeat(batch.header.base_timestamp_us),
         batch.keys() if flags & Flags.KEY else repeat(None),
-        batch.values(),
+        values,
         batch.headers() if flags & Flags.HEADERS else repeat(()),
         batch.tags() if flags & Flags.TAG else repeat(None),
     )
@@ -496,11 +519,16 @@ class PartitionRoute:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The routing information of a topic."""
+    """The routing information of a topic.
+
+    Attributes:
+        schema_number: number of the newest known schema; 0: the topic is not typed.
+    """
 
     name: str
     topic_id: bytes
     partitions: Mapping[int, PartitionRoute] = field(default_factory=dict)
+    schema_number: int = 0
 
     @property
     def partition_count(self) -> int:

@@ -1,3 +1,4 @@
+from tidelog_proto import schema_pb2 as _schema_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -22,12 +23,14 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CORRUPT_BATCH: _ClassVar[ErrorCode]
     BATCH_TOO_LARGE: _ClassVar[ErrorCode]
     UNSUPPORTED_BATCH: _ClassVar[ErrorCode]
+    SCHEMA_MISMATCH: _ClassVar[ErrorCode]
     UNKNOWN_TOPIC: _ClassVar[ErrorCode]
     TOPIC_EXISTS: _ClassVar[ErrorCode]
     INVALID_TOPIC: _ClassVar[ErrorCode]
     UNKNOWN_PARTITION: _ClassVar[ErrorCode]
     OFFSET_OUT_OF_RANGE: _ClassVar[ErrorCode]
     UNKNOWN_SUBSCRIPTION: _ClassVar[ErrorCode]
+    UNKNOWN_SCHEMA: _ClassVar[ErrorCode]
     SEQUENCE_GAP: _ClassVar[ErrorCode]
     PRODUCER_FENCED: _ClassVar[ErrorCode]
     UNKNOWN_PRODUCER: _ClassVar[ErrorCode]
@@ -137,12 +140,14 @@ CREDENTIALS_EXPIRED: ErrorCode
 CORRUPT_BATCH: ErrorCode
 BATCH_TOO_LARGE: ErrorCode
 UNSUPPORTED_BATCH: ErrorCode
+SCHEMA_MISMATCH: ErrorCode
 UNKNOWN_TOPIC: ErrorCode
 TOPIC_EXISTS: ErrorCode
 INVALID_TOPIC: ErrorCode
 UNKNOWN_PARTITION: ErrorCode
 OFFSET_OUT_OF_RANGE: ErrorCode
 UNKNOWN_SUBSCRIPTION: ErrorCode
+UNKNOWN_SCHEMA: ErrorCode
 SEQUENCE_GAP: ErrorCode
 PRODUCER_FENCED: ErrorCode
 UNKNOWN_PRODUCER: ErrorCode
@@ -214,7 +219,7 @@ RES_GROUP: Resource
 RES_CLUSTER: Resource
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "incarnations", "incarnations_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "hello_challenge", "identify", "identify_reply", "caller", "on_behalf", "throttle_ms", "caller_throttle_ms", "trace_contexts")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "incarnations", "incarnations_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "schema_change", "schema_change_reply", "schemas", "schemas_reply", "hello_challenge", "identify", "identify_reply", "caller", "on_behalf", "throttle_ms", "caller_throttle_ms", "trace_contexts")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +294,10 @@ class Envelope(_message.Message):
     SECURITY_LIST_REPLY_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TEST_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TEST_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_CHANGE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    SCHEMAS_REPLY_FIELD_NUMBER: _ClassVar[int]
     HELLO_CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     IDENTIFY_FIELD_NUMBER: _ClassVar[int]
     IDENTIFY_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -371,6 +380,10 @@ class Envelope(_message.Message):
     security_list_reply: SecurityListReply
     access_test: AccessTest
     access_test_reply: AccessTestReply
+    schema_change: SchemaChange
+    schema_change_reply: SchemaChangeReply
+    schemas: Schemas
+    schemas_reply: SchemasReply
     hello_challenge: HelloChallenge
     identify: Identify
     identify_reply: IdentifyReply
@@ -379,7 +392,7 @@ class Envelope(_message.Message):
     throttle_ms: int
     caller_throttle_ms: int
     trace_contexts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., incarnations: _Optional[_Union[Incarnations, _Mapping]] = ..., incarnations_reply: _Optional[_Union[IncarnationsReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., hello_challenge: _Optional[_Union[HelloChallenge, _Mapping]] = ..., identify: _Optional[_Union[Identify, _Mapping]] = ..., identify_reply: _Optional[_Union[IdentifyReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., on_behalf: _Optional[bytes] = ..., throttle_ms: _Optional[int] = ..., caller_throttle_ms: _Optional[int] = ..., trace_contexts: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., incarnations: _Optional[_Union[Incarnations, _Mapping]] = ..., incarnations_reply: _Optional[_Union[IncarnationsReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., schema_change: _Optional[_Union[SchemaChange, _Mapping]] = ..., schema_change_reply: _Optional[_Union[SchemaChangeReply, _Mapping]] = ..., schemas: _Optional[_Union[Schemas, _Mapping]] = ..., schemas_reply: _Optional[_Union[SchemasReply, _Mapping]] = ..., hello_challenge: _Optional[_Union[HelloChallenge, _Mapping]] = ..., identify: _Optional[_Union[Identify, _Mapping]] = ..., identify_reply: _Optional[_Union[IdentifyReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., on_behalf: _Optional[bytes] = ..., throttle_ms: _Optional[int] = ..., caller_throttle_ms: _Optional[int] = ..., trace_contexts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Caller(_message.Message):
     __slots__ = ("principal", "roles", "identity", "expires_us")
@@ -546,20 +559,22 @@ class NodeInfo(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., zone: _Optional[str] = ..., incarnation: _Optional[int] = ..., alive: _Optional[bool] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
-    __slots__ = ("name", "topic_id", "config", "partitions", "error", "serial")
+    __slots__ = ("name", "topic_id", "config", "partitions", "error", "serial", "schema_number")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_NUMBER_FIELD_NUMBER: _ClassVar[int]
     name: str
     topic_id: bytes
     config: TopicConfig
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionInfo]
     error: Error
     serial: int
-    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., serial: _Optional[int] = ...) -> None: ...
+    schema_number: int
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionInfo, _Mapping]]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., serial: _Optional[int] = ..., schema_number: _Optional[int] = ...) -> None: ...
 
 class PartitionInfo(_message.Message):
     __slots__ = ("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state", "replicas", "missing_epochs", "missing_records", "copy_fault", "oldest_append_us", "newest_append_us", "next_deletion", "unindexed_bytes", "stored", "unapplied")
@@ -646,7 +661,7 @@ class ReplicaInfo(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
-    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "deduplicate_s", "deduplicate_records", "file_model")
+    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "deduplicate_s", "deduplicate_records", "file_model", "typed", "schema_floor")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     FLUSH_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
@@ -666,6 +681,8 @@ class TopicConfig(_message.Message):
     DEDUPLICATE_S_FIELD_NUMBER: _ClassVar[int]
     DEDUPLICATE_RECORDS_FIELD_NUMBER: _ClassVar[int]
     FILE_MODEL_FIELD_NUMBER: _ClassVar[int]
+    TYPED_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FLOOR_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     flush: Flush
     flush_interval_ms: int
@@ -685,7 +702,9 @@ class TopicConfig(_message.Message):
     deduplicate_s: int
     deduplicate_records: int
     file_model: FileModel
-    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ..., file_model: _Optional[_Union[FileModel, str]] = ...) -> None: ...
+    typed: bool
+    schema_floor: int
+    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ..., file_model: _Optional[_Union[FileModel, str]] = ..., typed: _Optional[bool] = ..., schema_floor: _Optional[int] = ...) -> None: ...
 
 class Publish(_message.Message):
     __slots__ = ("acks", "timeout_ms", "entries", "forwarded")
@@ -1296,12 +1315,14 @@ class GroupDeleteReply(_message.Message):
     def __init__(self) -> None: ...
 
 class TopicCreate(_message.Message):
-    __slots__ = ("name", "config")
+    __slots__ = ("name", "config", "schema")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
     name: str
     config: TopicConfig
-    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ...) -> None: ...
+    schema: _schema_pb2.TopicSchema
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., schema: _Optional[_Union[_schema_pb2.TopicSchema, _Mapping]] = ...) -> None: ...
 
 class TopicDescribe(_message.Message):
     __slots__ = ("name", "cursor", "confirmed")
@@ -1382,6 +1403,54 @@ class TopicReply(_message.Message):
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
     next: TopicCursor
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ...) -> None: ...
+
+class SchemaChange(_message.Message):
+    __slots__ = ("topic", "topic_id", "schema", "expected_number", "floor")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    schema: _schema_pb2.TopicSchema
+    expected_number: int
+    floor: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.TopicSchema, _Mapping]] = ..., expected_number: _Optional[int] = ..., floor: _Optional[int] = ...) -> None: ...
+
+class SchemaChangeReply(_message.Message):
+    __slots__ = ("schema", "floor")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    schema: _schema_pb2.TopicSchema
+    floor: int
+    def __init__(self, schema: _Optional[_Union[_schema_pb2.TopicSchema, _Mapping]] = ..., floor: _Optional[int] = ...) -> None: ...
+
+class Schemas(_message.Message):
+    __slots__ = ("topic_id", "numbers", "first_number", "confirmed")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    first_number: int
+    confirmed: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., numbers: _Optional[_Iterable[int]] = ..., first_number: _Optional[int] = ..., confirmed: _Optional[bool] = ...) -> None: ...
+
+class SchemasReply(_message.Message):
+    __slots__ = ("schemas", "next_number", "newest_number", "floor", "unconfirmed")
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    schemas: _containers.RepeatedCompositeFieldContainer[_schema_pb2.TopicSchema]
+    next_number: int
+    newest_number: int
+    floor: int
+    unconfirmed: bool
+    def __init__(self, schemas: _Optional[_Iterable[_Union[_schema_pb2.TopicSchema, _Mapping]]] = ..., next_number: _Optional[int] = ..., newest_number: _Optional[int] = ..., floor: _Optional[int] = ..., unconfirmed: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
     __slots__ = ("partitions", "cursor", "nodes_only", "ages", "as_is")
@@ -2278,14 +2347,30 @@ class NodeRecord(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ..., directory_id: _Optional[bytes] = ..., engines: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ...) -> None: ...
 
 class MetaRecord(_message.Message):
-    __slots__ = ("node", "security", "level")
+    __slots__ = ("node", "security", "level", "schema")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SECURITY_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
     node: NodeRecord
     security: SecurityRecord
     level: ClusterLevel
-    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., security: _Optional[_Union[SecurityRecord, _Mapping]] = ..., level: _Optional[_Union[ClusterLevel, _Mapping]] = ...) -> None: ...
+    schema: SchemaRecord
+    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., security: _Optional[_Union[SecurityRecord, _Mapping]] = ..., level: _Optional[_Union[ClusterLevel, _Mapping]] = ..., schema: _Optional[_Union[SchemaRecord, _Mapping]] = ...) -> None: ...
+
+class SchemaRecord(_message.Message):
+    __slots__ = ("topic_id", "schema", "creator", "created_us", "features")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    schema: _schema_pb2.TopicSchema
+    creator: str
+    created_us: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic_id: _Optional[bytes] = ..., schema: _Optional[_Union[_schema_pb2.TopicSchema, _Mapping]] = ..., creator: _Optional[str] = ..., created_us: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClusterLevel(_message.Message):
     __slots__ = ("level", "revision", "features")

@@ -38,12 +38,15 @@ NATURE: Final[dict[int, Nature]] = {
     pb.CORRUPT_BATCH: _FINAL,
     pb.BATCH_TOO_LARGE: _FINAL,
     pb.UNSUPPORTED_BATCH: _FINAL,
+    # The producer reads the topic's schemas, and encodes the records again.
+    pb.SCHEMA_MISMATCH: _FINAL,
     pb.UNKNOWN_TOPIC: _FINAL,
     pb.TOPIC_EXISTS: _FINAL,
     pb.INVALID_TOPIC: _FINAL,
     pb.UNKNOWN_PARTITION: _FINAL,
     pb.OFFSET_OUT_OF_RANGE: _FINAL,
     pb.UNKNOWN_SUBSCRIPTION: _FINAL,
+    pb.UNKNOWN_SCHEMA: _FINAL,
     # A pipelined batch has a gap before it when the batch before it was refused; the producer resends both in order.
     pb.SEQUENCE_GAP: _RETRY,
     pb.PRODUCER_FENCED: _FINAL,

@@ -1,4 +1,4 @@
-"""Names of optional capabilities of a node, which it lists in `features` of its answer to HELLO."""
+"""Names of optional capabilities of nodes and clients, which they list in `features` of HELLO and its answer."""
 
 from __future__ import annotations
 
@@ -12,3 +12,7 @@ KEYED_REQUESTS: Final = "keyed_requests"
 
 NEWEST_RECORD: Final = "newest_record"
 """The node evaluates `FetchEntry.newest`. Older nodes would send the oldest matching records."""
+
+TYPED_TOPICS: Final = "typed_topics"
+"""The node supports typed topics; the client, which lists it in HELLO, reads typed batches. A node sends typed batches
+only to such clients. Older nodes refuse typed batches and the creation of typed topics."""

@@ -40,6 +40,8 @@ DEFAULT_ENGINE: Final = "segment"
 FLUSH_ASYNC: Final = "topic.async"
 MEMORY_ENGINE: Final = "memory"
 """The engine of topics in memory."""
+TYPED: Final = "topic.typed"
+"""The feature of topics with schemas. Clients do not set it: it comes with the schema of a new topic."""
 MEMORY_ASYNC: Final = "memory-async"
 """The name, in epochs and directories, of the engine of topics with `engine` = memory and `flush` = async."""
 SHARED_FILES_ENGINE: Final = "segment-shared"
@@ -315,7 +317,7 @@ def fill_in_defaults(config: pb.TopicConfig) -> None:
 
 def needed_features(config: pb.TopicConfig) -> set[str]:
     """Return the features that a node needs to apply a configuration."""
-    needed: set[str] = set()
+    needed: set[str] = {TYPED} if config.typed or config.schema_floor else set()
     for name, setting in TOPIC_SETTINGS.items():
         stored = getattr(config, name)
         if setting.feature and stored not in {setting.default, type(setting.default)()}:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tests.abuse.stand import RECORDS, WIDE, Stand
+from tests.proto.large_schemas import largest_schema, widened
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
@@ -18,6 +19,7 @@ from tidelog_proto.limits import (
     PAGE_BYTES,
     PROTOCOL_VERSION,
 )
+from tidelog_proto.schema.schema_messages import message_of_schema
 from tidelog_proto.wire.frames import encode_frame
 
 ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
@@ -185,6 +187,16 @@ def _topic_create(_: Stand) -> Iterator[bytes]:
         yield _frame(topic_delete=pb.TopicDelete(name=f"made-{number}"))
 
 
+def _schema_change(_: Stand) -> Iterator[bytes]:
+    first = largest_schema()
+    second = message_of_schema(widened(first))
+    for number in _NUMBERS:
+        name = f"evolved-{number}"
+        yield _frame(topic_create=pb.TopicCreate(name=name, schema=message_of_schema(first)))
+        yield _frame(schema_change=pb.SchemaChange(topic=name, schema=second, expected_number=1))
+        yield _frame(topic_delete=pb.TopicDelete(name=name))
+
+
 def _hello(stand: Stand) -> Iterator[bytes]:
     hello = pb.Hello(version=PROTOCOL_VERSION, client_id="abuse")
     hello.credentials.api_key = stand.keys["flood"]
@@ -252,6 +264,8 @@ LARGEST: Final[dict[str, Largest]] = {
     "topic_describe": lambda _: _same(topic_describe=pb.TopicDescribe(name="wide")),
     "topic_list": lambda _: _same(topic_list=pb.TopicList()),
     "topic_alter": lambda _: _same(topic_alter=pb.TopicAlter(name="flood", flush_interval_ms=100)),
+    "schema_change: 256 fields": _schema_change,
+    "schemas: 256 fields": lambda stand: _same(schemas=pb.Schemas(topic_id=stand.topics["typed"])),
     "cluster_status": lambda _: _same(cluster_status=pb.ClusterStatus()),
     "cluster_status: 4,096 partitions": _cluster_status_named,
     "cluster_change: drain": lambda _: _same(cluster_change=pb.ClusterChange(drain="nobody")),
@@ -271,6 +285,7 @@ UNMEASURED: Final[dict[str, tuple[int, int]]] = {
     "unsubscribe: 4,096 partitions": (1, 0),
     "topic_create: 4,096 partitions": (0, 1),
     "topic_delete: 4,096 partitions": (1, 0),
+    "schema_change: 256 fields": (1, 1),
 }
 """Requests before and after a measured one that are not measured: they create or delete its objects."""
 GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})

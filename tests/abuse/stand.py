@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from tests.abuse.probe import Probe
+from tests.broker.peer import Peer
+from tests.proto.large_schemas import largest_schema
 
 from tidelog import Client
 from tidelog.security import AccessRule
 from tidelog_cli.up.child_processes import Child, running
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.api_key import new_key
 from tidelog_proto.limits import MIB
+from tidelog_proto.schema.schema_messages import message_of_schema
 
 WIDE: Final = 4_096
 """Partitions of the topic that requests of many entries name."""
@@ -54,7 +58,8 @@ class Stand:
         probe: its measurements; None where they are not taken.
         port: of the node.
         keys: API keys by principal, and `admin`.
-        topics: ids by name: `quiet`, `flood` (one partition, `RECORDS` records), `sink` (is written to), `wide`.
+        topics: ids by name: `quiet`, `flood` (one partition, `RECORDS` records), `sink` (is written to), `wide`,
+            `typed` (has a schema of the largest size).
     """
 
     child: Child
@@ -97,12 +102,22 @@ async def node(directory: Path) -> AsyncIterator[Stand]:
             }
             vast = await admin.create_topic("vast", flush="never", partitions=VAST)
             topics["vast"] = vast.topic_id
+            topics["typed"] = await _create_typed(port, key)
             sink = await admin.create_topic("sink", flush="never", retention_bytes=SINK_BYTES)
             topics["sink"] = sink.topic_id
             async with admin.producer("flood") as producer:
                 for first in range(0, RECORDS, 4_000):
                     await producer.send_many([b"%d" % number for number in range(first, first + 4_000)])
         yield Stand(child, probe, port, keys, topics)
+
+
+async def _create_typed(port: int, api_key: str) -> bytes:
+    peer = await Peer.connect(port)
+    await peer.greet(api_key=api_key)
+    schema = message_of_schema(largest_schema())
+    made = await peer.ask(topic_create=pb.TopicCreate(name="typed", schema=schema))
+    await peer.close()
+    return made.envelope.topic_reply.topics[0].topic_id
 
 
 async def _principal(admin: Client, name: str) -> str:

@@ -21,9 +21,10 @@ TIMES = ("native", "handed on")
 
 
 class World(NamedTuple):
-    """Values for requests: the id of topic `t`, the API key of another caller, and the requesting surface."""
+    """Values for requests: the ids of topics `t` and `typed`, another caller's API key, and the requesting surface."""
 
     topic_id: bytes
+    typed_id: bytes
     api_key: str
     surface: str
 
@@ -133,6 +134,10 @@ ROWS: dict[str, Row] = {
     ),
     "topic_describe": _row("topic_describe", "any", lambda _: pb.TopicDescribe(name="t")),
     "topic_alter": _row("topic_alter", "meta", lambda _: pb.TopicAlter(name="t", retention_ms=1 << 40)),
+    "schema_change": _row(
+        "schema_change", "meta", lambda _: pb.SchemaChange(topic="typed", expected_number=1, floor=1)
+    ),
+    "schemas": _row("schemas", "any", lambda world: pb.Schemas(topic_id=world.typed_id)),
     "topic_delete": _row(
         "topic_delete", "meta", lambda world: pb.TopicDelete(name=f"doomed-{world.surface.replace(' ', '-')}")
     ),

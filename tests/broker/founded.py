@@ -143,11 +143,12 @@ class Founded:
             await peer.close()
         await asyncio.gather(*(self.stop(name) for name in list(self.nodes)))
 
-    async def peer(self, name: str) -> Peer:
+    async def peer(self, name: str, *, greet: bool = True) -> Peer:
         """Return a client of one node."""
         peer = await Peer.connect(self.nodes[name].port)
         self._peers.append(peer)
-        await peer.greet()
+        if greet:
+            await peer.greet()
         return peer
 
     async def until(self, condition: Callable[[], bool], message: str) -> None:

@@ -32,6 +32,7 @@ from tidelog_broker.cluster.route_watch import RouteWatch
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
+from tidelog_broker.core.schemas import SchemaRegistry
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_mark
 from tidelog_broker.partition.compaction_progress import ProgressClock
@@ -359,6 +360,7 @@ class Process:
     def _tools(self) -> PartitionTools:
         return PartitionTools(
             settings=self.settings,
+            schemas=SchemaRegistry(),
             loop=self.loop,
             disk=self.disk,
             io=self.io,

@@ -283,9 +283,10 @@ def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
     return view
 
 
-def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]) -> pb.TopicInfo:
+def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]], schema_number: int) -> pb.TopicInfo:
     """Return the METADATA of a topic and some of its partitions; partitions without a known route are omitted."""
     info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
+    info.schema_number = schema_number
     for index, route in routes:
         if route is not None:
             info.partitions.add(partition=index, owner=route.owner, epoch=route.epoch, placement=route.placement)

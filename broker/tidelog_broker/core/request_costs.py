@@ -222,6 +222,8 @@ COSTS: Final[dict[str, Cost]] = {
         3_000, 9, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition", Pace.SLICES
     ),
     "topic_delete": Cost(1_000),
+    "schema_change": Cost(10_000),
+    "schemas": Cost(5_000, pace=Pace.PAGES),
     "topic_describe": Cost(3_000, pace=Pace.PAGES),
     "topic_list": Cost(3_000, pace=Pace.PAGES),
     "cluster_status": Cost(

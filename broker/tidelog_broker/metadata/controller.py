@@ -18,6 +18,7 @@ from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Routes
 from tidelog_broker.core.placement.placement import NoPersistenceError
 from tidelog_broker.core.placement.registry import NodeRegistry, identity_fault
+from tidelog_broker.core.schema_rules import check_compactable, checked_floor, next_schema_of
 from tidelog_broker.core.topics import (
     META_TOPIC_ID,
     OFFSETS_TOPIC_ID,
@@ -28,6 +29,7 @@ from tidelog_broker.core.topics import (
 )
 from tidelog_broker.core.unknown_fields import refuse_unknown_fields
 from tidelog_broker.metadata.features import FeatureGate
+from tidelog_broker.metadata.schema_changes import SchemaChanges
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
@@ -36,6 +38,7 @@ from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX, REPLICATION_FACTOR_MAX
 from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name
+from tidelog_proto.schema.topic_schema import Schema
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,7 @@ class Controller:
         quotas: TopicQuotas,
         features: FeatureGate,
         engines: TopicEngines,
+        schemas: SchemaChanges,
     ) -> None:
         self._meta_log = meta_log
         self._topics = topics
@@ -80,6 +84,7 @@ class Controller:
         self._quotas = quotas
         self._features = features
         self._engines = engines
+        self.schemas = schemas
         self._changing = asyncio.Lock()
 
     # --- topics ----------------------------------------------------------------------------------------
@@ -96,6 +101,7 @@ class Controller:
             self._with_storage(request), copies_default=self._usual_copies(), copies_max=self._copies_max
         )
         self._engines.check(config)
+        schema = self.schemas.first(request, config)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             if self._topics.exists(request.name):
@@ -107,7 +113,15 @@ class Controller:
                 )
             self._refuse_too_many(config.partitions)
             self._quotas.check(caller.principal, caller, topics=1, partitions=config.partitions)
-            return await self._write_new(request.name, uuid.uuid4().bytes, config, caller.principal, epoch=epoch)
+            topic_id = uuid.uuid4().bytes
+            return await self._write_new(
+                request.name,
+                topic_id,
+                config,
+                caller.principal,
+                epoch=epoch,
+                schema=None if schema is None else self.schemas.record(topic_id, schema, caller),
+            )
 
     async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
         """Change a topic; new partitions get their first epochs, and count towards its creator's quota.
@@ -121,6 +135,9 @@ class Controller:
             current = self._topics.named(change.name)
             record = altered(current, change, copies_max=self._copies_max)
             self._engines.check(record.config)
+            if record.config.typed and record.config.cleanup != current.config.cleanup:
+                schemas = self.schemas.registry.of(record.topic_id)
+                check_compactable(record.config.cleanup, schemas.schema(schemas.newest_number), record.name)
             first = current.config.partitions
             self._refuse_too_many(record.config.partitions - first)
             self._quotas.check(record.creator, caller, topics=0, partitions=record.config.partitions - first)
@@ -129,6 +146,60 @@ class Controller:
             _refuse_too_large(record)
             await self._meta_log.write_topic(record, epoch=epoch)
         return record
+
+    async def change_schema(self, change: pb.SchemaChange, caller: pb.Caller = UNAUTHENTICATED) -> pb.SchemaChangeReply:
+        """Register the next schema of a typed topic, change the lowest number for producers, or both.
+
+        A change that an earlier attempt has made is not made again, and has the same answer.
+
+        Raises:
+            ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, SCHEMA_MISMATCH, QUOTA_EXCEEDED, or the error of the write.
+        """
+        refuse_unknown_fields(change)
+        async with self._changing:
+            epoch = await self._ready_for(change.topic, change.topic_id)
+            try:
+                topic, schema = self._judged(change)
+            except ProtocolError as error:
+                if error.code != pb.SCHEMA_MISMATCH:
+                    raise
+                epoch = await self._meta_log.ready_to_change(confirmed=True)
+                topic, schema = self._judged(change)
+            return await self._write_schema(change, topic, schema, caller, epoch)
+
+    def _judged(self, change: pb.SchemaChange) -> tuple[pb.TopicRecord, Schema | None]:
+        """Return the topic that a change is about, and the schema that it registers, as `next_schema_of`."""
+        topic = self._topics.named(change.topic)
+        if change.topic_id and topic.topic_id != change.topic_id:
+            raise _recreated(topic, change.topic_id)
+        if not topic.config.typed:
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"topic {topic.name!r} is not typed; create a new topic with a schema"
+            )
+        schema = next_schema_of(change, self.schemas.registry.of(topic.topic_id))
+        if schema is not None:
+            check_compactable(topic.config.cleanup, schema, topic.name)
+        return topic, schema
+
+    async def _write_schema(
+        self, change: pb.SchemaChange, topic: pb.TopicRecord, schema: Schema | None, caller: pb.Caller, epoch: int
+    ) -> pb.SchemaChangeReply:
+        schemas, floor = self.schemas.registry.of(topic.topic_id), topic.config.schema_floor
+        number = schemas.newest_number if schema is None else schema.number
+        if change.HasField("schema") and change.schema.number < number:
+            # A later schema follows the one of a repeated request, whose floor may be outdated.
+            return pb.SchemaChangeReply(schema=schemas.record(change.schema.number).schema, floor=floor)
+        floor = checked_floor(change, floor, number)
+        made = None if schema is None else self.schemas.record(topic.topic_id, schema, caller)
+        if floor != topic.config.schema_floor:
+            record = pb.TopicRecord()
+            record.CopyFrom(topic)
+            record.revision += 1
+            record.config.schema_floor = floor
+            await self._meta_log.write_topic(record, epoch=epoch, schema=made)
+        elif made is not None:
+            await self._meta_log.write_schema(made, epoch=epoch)
+        return pb.SchemaChangeReply(schema=schemas.record(number).schema, floor=floor)
 
     async def delete_topic(self, name: str, topic_id: bytes = b"") -> None:
         """Delete a topic, which is final for its id.
@@ -145,11 +216,7 @@ class Controller:
             record = pb.TopicRecord()
             record.CopyFrom(self._topics.named(name))
             if topic_id and record.topic_id != topic_id:
-                raise ProtocolError(
-                    pb.UNKNOWN_TOPIC,
-                    f"topic {name!r} was recreated: it has id {record.topic_id.hex()}, not {topic_id.hex()}; refresh "
-                    "the metadata",
-                )
+                raise _recreated(record, topic_id)
             record.revision += 1
             record.deleted = True
             record.ClearField("first_epochs")  # Records of deleted topics are kept for ever, so they must be small.
@@ -235,6 +302,7 @@ class Controller:
         *,
         epoch: int,
         level: pb.ClusterLevel | None = None,
+        schema: pb.SchemaRecord | None = None,
     ) -> pb.TopicRecord:
         first_epochs = await self._first_epochs(topic_id, config, 0)
         record = pb.TopicRecord(
@@ -249,7 +317,7 @@ class Controller:
         )
         _with_content_key(record)
         _refuse_too_large(record)
-        await self._meta_log.write_topic(record, epoch=epoch, level=level)
+        await self._meta_log.write_topic(record, epoch=epoch, level=level, schema=schema)
         return record
 
     def _refuse_too_many(self, added: int) -> None:
@@ -404,6 +472,14 @@ class Controller:
                         f"{record.name}/{index} would be alive, and writes need {needed}; start the other nodes that "
                         "are down, or let another node join first",
                     )
+
+
+def _recreated(record: pb.TopicRecord, topic_id: bytes) -> ProtocolError:
+    return ProtocolError(
+        pb.UNKNOWN_TOPIC,
+        f"topic {record.name!r} was recreated: it has id {record.topic_id.hex()}, not {topic_id.hex()}; refresh the "
+        "metadata",
+    )
 
 
 def _with_content_key(record: pb.TopicRecord) -> None:

@@ -34,7 +34,7 @@ from tidelog_broker.metadata.levels import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.topic_settings import needed_features
+from tidelog_proto.topic_settings import TYPED, needed_features
 
 FEATURES: Final = features_up_to(LEVELS[-1].number)
 """The features that this build supports in addition to the base set."""
@@ -55,7 +55,7 @@ SECURITY_BASE: Final = frozenset({"api_key", "rule", "quota"})
 SECURITY_FEATURES: Final = {"user": USERS, "scram_secret": USERS}
 OPERATION_FEATURES: Final = {pb.OP_IMPERSONATE: IMPERSONATE}
 
-Record = pb.TopicRecord | pb.SecurityRecord
+Record = pb.TopicRecord | pb.SecurityRecord | pb.SchemaRecord
 
 
 def needed_by(record: Record) -> frozenset[str]:
@@ -63,6 +63,8 @@ def needed_by(record: Record) -> frozenset[str]:
 
     A field that this build does not know counts as a missing feature, named by its number.
     """
+    if isinstance(record, pb.SchemaRecord):
+        return frozenset({*record.features, *unknown_fields(record), TYPED})
     if record.deleted:
         return frozenset()
     needed = set(record.features)
@@ -153,8 +155,8 @@ class FeatureGate:
     def _refuse_above_level(self, added: frozenset[str], what: str) -> None:
         """Refuse features of a higher level than the cluster's, unless an existing record needs them already."""
         above = {name: each.number for each in LEVELS if each.number > self.level.number for name in each.features}
-        refused = (added & above.keys()) - self.in_use().keys()
-        if refused:
+        refused = added & above.keys()
+        if refused and (refused := refused - self.in_use().keys()):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"{what} needs {_joined(refused)} of feature level {max(above[name] for name in refused)}, and the "
@@ -228,11 +230,15 @@ class FeatureGate:
     def _revision_before(self, record: Record) -> Record | None:
         if isinstance(record, pb.TopicRecord):
             return self._topics.get(record.topic_id)
+        if isinstance(record, pb.SchemaRecord):
+            return None
         return self._security.get(record.id)
 
 
 def called(record: Record) -> str:
     """Return a record's name for messages, without principals."""
+    if isinstance(record, pb.SchemaRecord):
+        return f"schema {record.schema.number} of the topic with id {record.topic_id.hex()}"
     return f"topic {record.name!r}" if isinstance(record, pb.TopicRecord) else f"security record {record.id!r}"
 
 

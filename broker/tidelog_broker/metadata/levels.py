@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.topic_settings import FLUSH_ASYNC, TOPIC_SETTINGS
+from tidelog_proto.topic_settings import FLUSH_ASYNC, TOPIC_SETTINGS, TYPED
 
 USERS: Final = "security.users"
 GROUP_QUOTAS: Final = "quota.groups"
@@ -42,7 +42,7 @@ def _level(number: int, since: str, *features: str) -> Level:
 LEVELS: Final = (
     _level(1, "0.1.0"),
     _level(2, "0.2.0", USERS, GROUP_QUOTAS, IMPERSONATE, LEVELS_KNOWN),
-    _level(3, "0.3.0", FLUSH_ASYNC),
+    _level(3, "0.3.0", FLUSH_ASYNC, TYPED),
 )
 """All levels, in ascending order. docs/upgrading.md has the same table."""
 

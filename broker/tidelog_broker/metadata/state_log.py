@@ -26,6 +26,7 @@ from tidelog_broker.core.groups.records import GroupRecords, group_in
 from tidelog_broker.core.groups.records import wrapped as wrapped_group
 from tidelog_broker.core.placement.registry import NodeRegistry, wrapped
 from tidelog_broker.core.replication.producers import PlacedBatch
+from tidelog_broker.core.schemas import SchemaRegistry, wrapped_schema
 from tidelog_broker.core.security.registry import SecurityRegistry, to_meta_record
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.core.unknown_fields import unknown_fields
@@ -49,6 +50,8 @@ _READ_BYTES: Final = 256 * KIB
 WRITE_TIMEOUT_S: Final = 20.0
 _READY_TIMEOUT_S: Final = 5.0
 RECORDS_PER_BATCH: Final = 10_000
+_VALUES_BYTES_MAX: Final = 12 * MIB
+"""Maximum size of the values of a batch; a topic and its first schema are less, so that they are in one batch."""
 
 
 class StateRecord(Protocol):
@@ -198,8 +201,7 @@ class StateLog:
             ProtocolError: the records were refused, or the outcome is unknown; EPOCH_CHANGING (definite) if the epoch
                 has ended, and the records have to be computed again.
         """
-        for start in range(0, len(records), RECORDS_PER_BATCH):
-            values = [record.SerializeToString() for record in records[start : start + RECORDS_PER_BATCH]]
+        for values in _parts(records):
             written_bytes = await self._append(values, epoch=epoch)
             self._bytes_since_snapshot += written_bytes
         self._begin_snapshot_if_due(epoch)
@@ -293,8 +295,7 @@ class StateLog:
             start = self.applied
             size_bytes = 0
             live = list(self._live())
-            for first in range(0, len(live), RECORDS_PER_BATCH):
-                values = [record.SerializeToString() for record in live[first : first + RECORDS_PER_BATCH]]
+            for values in _parts(live):
                 size_bytes += await self._append(values, epoch=epoch, changes=False)
             self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
             await self._partition.retention.delete_before(start, epoch=epoch)
@@ -307,6 +308,21 @@ class StateLog:
             )
         finally:
             self._snapshotting = False
+
+
+def _parts(records: Iterable[StateRecord]) -> Iterator[list[bytes]]:
+    """Yield the values of records, divided into batches."""
+    values: list[bytes] = []
+    size_bytes = 0
+    for record in records:
+        value = record.SerializeToString()
+        if values and (len(values) == RECORDS_PER_BATCH or size_bytes + len(value) > _VALUES_BYTES_MAX):
+            yield values
+            values, size_bytes = [], 0
+        values.append(value)
+        size_bytes += len(value)
+    if values:
+        yield values
 
 
 class MetaLog(StateLog):
@@ -324,6 +340,7 @@ class MetaLog(StateLog):
         find: Callable[[], Partition],
         *,
         topics: TopicRegistry,
+        schemas: SchemaRegistry,
         nodes: NodeRegistry,
         security: SecurityRegistry,
         features: FeatureGate,
@@ -334,6 +351,7 @@ class MetaLog(StateLog):
     ) -> None:
         super().__init__(tasks, find, apply=self.apply_value, live=self.current_records)
         self._topics = topics
+        self._schemas = schemas
         self._nodes = nodes
         self._features = features
         self._follow = follow
@@ -345,7 +363,8 @@ class MetaLog(StateLog):
         self._following = asyncio.Lock()
 
     def current_records(self) -> Iterator[StateRecord]:
-        """Yield all current records; the record of `__meta` itself is not part of its log."""
+        """Yield all current records, schemas before their topics; the record of `__meta` itself is not part of it."""
+        yield from self._schemas.records()
         yield from (record for record in self._topics.records() if record.revision)
         for record in self._nodes.records():
             if record.revision:
@@ -367,6 +386,9 @@ class MetaLog(StateLog):
                     self._refuse_unsupported(self._features.fault_of_record(meta.security))
                     self._security_changed()
                 return
+            case "schema":
+                self._apply_schema(meta.schema)
+                return
             case "level":
                 if self._features.level.apply(meta.level):
                     self._refuse_unsupported(self._features.fault_of_level(meta.level))
@@ -377,8 +399,14 @@ class MetaLog(StateLog):
             self._unsupported(f"a record of __meta has {unknown}, which this build does not support; use a newer build")
             return
         if self._topics.apply(record):
+            if record.deleted:
+                self._schemas.forget(record.topic_id)
             self._refuse_unsupported(self._features.fault_of_record(record))
             self._changed[record.topic_id] = None
+
+    def _apply_schema(self, record: pb.SchemaRecord) -> None:
+        if not self._topics.is_deleted(record.topic_id) and self._schemas.apply(record):
+            self._refuse_unsupported(self._features.fault_of_record(record))
 
     def _refuse_unsupported(self, fault: str) -> None:
         if fault:
@@ -438,21 +466,45 @@ class MetaLog(StateLog):
         self._one_at_a_time()
         await self.write([wrapped_level(record)], epoch=epoch)
 
-    async def write_topic(self, record: pb.TopicRecord, *, epoch: int, level: pb.ClusterLevel | None = None) -> None:
+    async def write_topic(
+        self,
+        record: pb.TopicRecord,
+        *,
+        epoch: int,
+        level: pb.ClusterLevel | None = None,
+        schema: pb.SchemaRecord | None = None,
+    ) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.
 
         Args:
             record: the new revision.
             epoch: the epoch of the state from which the record was computed.
             level: a new level of the cluster, to be written in the same batch; None for no change.
+            schema: a new schema of the topic, to be written before it in the same batch; None for none.
 
         Raises:
             ProtocolError: see `StateLog.write`; EPOCH_CHANGING while an earlier change has no outcome.
         """
         self._one_at_a_time()
         self._features.admit(record)
-        await self.write([record] if level is None else [record, wrapped_level(level)], epoch=epoch)
+        records: list[StateRecord] = [record]
+        if schema is not None:
+            self._features.admit(schema)
+            records.insert(0, wrapped_schema(schema))
+        if level is not None:
+            records.append(wrapped_level(level))
+        await self.write(records, epoch=epoch)
         await self.follow_changes()
+
+    async def write_schema(self, record: pb.SchemaRecord, *, epoch: int) -> None:
+        """Make a schema durable and apply it.
+
+        Raises:
+            ProtocolError: see `write_topic`.
+        """
+        self._one_at_a_time()
+        self._features.admit(record)
+        await self.write([wrapped_schema(record)], epoch=epoch)
 
     def _one_at_a_time(self) -> None:
         """Refuse concurrent changes: two changes of the same record get the same revision, and one would be lost."""

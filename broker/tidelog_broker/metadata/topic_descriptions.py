@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Route, Routes
+from tidelog_broker.core.schemas import SchemaRegistry
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.partition.partition_info import describe_partition
 from tidelog_broker.partition.partitions import Partitions
@@ -22,6 +23,7 @@ class TopicDescriptions:
     def __init__(
         self,
         topics: TopicRegistry,
+        schemas: SchemaRegistry,
         partitions: Partitions,
         routes: Routes,
         cluster: Cluster,
@@ -29,6 +31,7 @@ class TopicDescriptions:
         unapplied: Callable[[PartitionKey], str],
     ) -> None:
         self._topics = topics
+        self._schemas = schemas
         self._partitions = partitions
         self._routes = routes
         self._cluster = cluster
@@ -37,6 +40,7 @@ class TopicDescriptions:
     def topic(self, record: pb.TopicRecord, only: Iterable[int] | None = None) -> pb.TopicInfo:
         """Describe a topic and all partitions, or those in `only`; open local ones with their offsets and sizes."""
         info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
+        info.schema_number = self._schemas.newest_number(record.topic_id)
         for index in range(record.config.partitions) if only is None else only:
             key = (record.topic_id, index)
             here = self._partitions.find(key)

@@ -80,7 +80,7 @@ class ContentHistory:
         found = self._log.reader.read(self.next_offset, READ_BYTES, limit_offset=self._end)
         batches: list[RecordBatch] = []
         for view in chain.from_iterable(map(iter_batches, found.batches)):
-            batches.append(RecordBatch.parse(view))
+            batches.append(RecordBatch.parse(view, self._log.layouts))
             self.looked_at = batches[-1].end_offset
         if not batches:
             name = self._log.name

@@ -34,7 +34,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.content_hash import ContentHasher, Contents, first_of_each
 from tidelog_proto.batch.deduplication import THINNED_EXTRA_BYTES, without_dropped
 from tidelog_proto.batch.header import BatchHeader, Flags, unpack_header
-from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch, layout_for
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import (
     DEDUPLICATE_RECORDS_MAX,
@@ -366,7 +366,7 @@ class Deduplication:
                 f"{self._state.name}: a batch of a topic with deduplication may have at most "
                 f"{DEDUPLICATED_BATCH_RECORDS_MAX} records, got {header.record_count}; send smaller batches",
             )
-        records = RecordBatch(header, data[HEADER_BYTES:])
+        records = self._records(header, data)
         contents = self._hasher.hashes(records)
         keep = (window.find(contents, now_us=now_us, log_start=log_start) < 0) & first_of_each(contents)
         if keep.all():
@@ -379,14 +379,22 @@ class Deduplication:
                 f"and may grow by {THINNED_EXTRA_BYTES}, because it was compressed at a higher level than the node "
                 "uses; send it uncompressed, or compressed at the default level",
             )
-        return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
+        return _Screened(Batch(unpack_header(thinned, typed=True), thinned), contents[keep], _bits(~keep))
+
+    def _records(self, header: BatchHeader, data: memoryview) -> RecordBatch:
+        """Return a verified batch to be decoded.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING if this node does not know its schema yet.
+        """
+        return RecordBatch(header, data[HEADER_BYTES:], layout=layout_for(header, self._state.log.layouts))
 
     def _with_dropped(self, stored: PlacedBatch, batch: Batch) -> PlacedBatch:
         """Return the outcome of a retried batch, with its dropped records if the window still contains them."""
         kept = batch.header.record_count - stored.duplicates
         if not stored.duplicates or not kept or self._window is None or self._hasher is None:
             return stored
-        contents = self._hasher.hashes(RecordBatch(batch.header, batch.data[HEADER_BYTES:]))
+        contents = self._hasher.hashes(self._records(batch.header, batch.data))
         found = self._window.find(contents, now_us=stored.append_timestamp_us, log_start=self._state.log_start)
         keep = (found >= stored.base_offset) & (found < stored.end_offset) & first_of_each(contents)
         return stored._replace(dropped=_bits(~keep)) if int(keep.sum()) == kept else stored

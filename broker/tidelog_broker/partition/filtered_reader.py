@@ -52,7 +52,7 @@ class FilteredReader:
         is_indexed = record_filter.column(self._log.indexes.columns) is not None
         if hot and not (is_indexed and sum(len(entry.data) for entry in hot) >= HOT_BYTES):
             batches = [entry.data for entry in hot]
-            return await self._call(partial(filter_all, batches, bytes_max, record_filter), offset)
+            return await self._call(partial(filter_all, batches, bytes_max, record_filter, self._log.layouts), offset)
         matching = (self._state.run_beside(offset) or self._log).matching
         read = partial(matching.read, offset, bytes_max, limit_offset=end, record_filter=record_filter)
         return await self._call(read, offset)

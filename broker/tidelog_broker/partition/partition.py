@@ -82,6 +82,8 @@ class Partition:
         )
         self.requires_keys = self.compaction.is_configured
         """Whether the topic is compacted, so that each record must have a key."""
+        self.schemas = tools.schemas.of(record.topic_id) if record.config.typed else None
+        """The topic's schemas; None if it is not typed."""
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.deduplication = Deduplication(
@@ -128,7 +130,7 @@ class Partition:
                 self.tools.rings.push(self.ring, entry)
         elif self.changes.listeners:
             for data in (data for one in appends for data in one.batches):
-                header = unpack_header(data)
+                header = unpack_header(data, typed=True)
                 self._feed(RingEntry(header.base_offset, header.end_offset, header.record_count, data))
         else:
             self._restart_ring(end_offset)

@@ -30,6 +30,7 @@ from tidelog_broker.storage.io.workers import io_key
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, stored_partitions
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.process.garbage_collection import count_long_lived
 
@@ -266,7 +267,8 @@ class Partitions:
     async def _open_partition(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
         topic_id, index = key
         work_key = io_key(topic_id, index)
-        store = await self.tools.io.call(work_key, self._open_log, record, index)
+        layouts = self.tools.schemas.of(topic_id) if record.config.typed else None
+        store = await self.tools.io.call(work_key, self._open_log, record, index, layouts)
         new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
         driver = await self._replication.open(new, store, work_key)
         current = self._topics.get(topic_id)
@@ -282,7 +284,7 @@ class Partitions:
         self.closed.discard(key)
         return partition
 
-    def _open_log(self, record: pb.TopicRecord, index: int) -> PartitionLog:
+    def _open_log(self, record: pb.TopicRecord, index: int, layouts: Layouts | None) -> PartitionLog:
         """Open the log of one partition. Runs on an I/O worker."""
         return PartitionLog.open(
             self.tools.disk,
@@ -291,6 +293,7 @@ class Partitions:
             topic_id=record.topic_id,
             partition=index,
             segment_bytes=record.config.segment_bytes,
+            layouts=layouts,
         )
 
     # --- recording a machine crash -----------------------------------------------------------------------

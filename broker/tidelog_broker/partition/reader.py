@@ -171,7 +171,7 @@ def _first_record(log: PartitionLogReader, timestamp_us: int, start_offset: int,
         if not read.batches:
             break
         for view in chain.from_iterable(map(iter_batches, read.batches)):
-            batch = RecordBatch.parse(view)
+            batch = RecordBatch.parse(view, log.layouts)
             stamps = _stamps(batch)
             for row in np.flatnonzero(stamps >= timestamp_us):
                 record_offset = batch.offset_list()[int(row)]

@@ -13,6 +13,7 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteWatch
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
+from tidelog_broker.core.schemas import SchemaRegistry
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.partition.full_disk_refusals import FullDiskRefusals
@@ -54,6 +55,8 @@ class PartitionTools:
     """The other nodes. For a publish: whether a quorum of the partition's replicas seems to be alive."""
     taken_over: TakeoverLog
     """Collects the epochs that begin on this node, for log lines."""
+    schemas: SchemaRegistry
+    """The schemas of typed topics."""
     route_news: RouteWatch
     """Informed of each epoch that has ended."""
     may_differ: Callable[[PartitionKey], None]

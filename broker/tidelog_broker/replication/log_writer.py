@@ -207,7 +207,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
         store.copies.abandon_copy(effect.epoch)
         return False
     try:
-        missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
+        missing = [batch for batch in effect.batches if unpack_header(batch, typed=True).base_offset >= position.offset]
         store.copies.append_copy(effect.epoch, missing)
     except DiskFullError:
         return False
@@ -239,7 +239,8 @@ def _continues(position: LogPosition, effect: AppendPartialCopy) -> bool:
     """
     if position.offset <= effect.base_offset:
         return True
-    ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]
+    headers = [unpack_header(batch, typed=True) for batch in effect.batches]
+    ends = [(header.end_offset, header.digest) for header in headers]
     return position in ends or position.offset > ends[-1][0]
 
 

@@ -426,7 +426,7 @@ class ReplicaLog:
         )
         batches, end_offset = found.batches, found.next_offset
         if not is_decided and (sound := self._sound(batches)) < len(batches):
-            end_offset = unpack_header(batches[sound]).base_offset
+            end_offset = unpack_header(batches[sound], typed=True).base_offset
             batches = batches[:sound]
         end = held.reader.digest_at(end_offset)
         if end is None:
@@ -436,7 +436,7 @@ class ReplicaLog:
     def _sound(self, batches: Sequence[memoryview]) -> int:
         """Return how many batches precede the first one with a corrupt body."""
         for number, batch in enumerate(batches):
-            header = unpack_header(batch)
+            header = unpack_header(batch, typed=True)
             try:
                 crc_checked_body(header, batch)
             except ProtocolError as error:

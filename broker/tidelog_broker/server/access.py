@@ -175,6 +175,12 @@ RULES: Final[dict[str, Need]] = {
     "topic_describe": _needs_named(lambda envelope: envelope.topic_describe.name, pb.OP_DESCRIBE),
     "topic_alter": _needs_named(lambda envelope: envelope.topic_alter.name, pb.OP_ALTER),
     "topic_delete": _needs_named(lambda envelope: envelope.topic_delete.name, pb.OP_DELETE),
+    "schema_change": _needs_named(lambda envelope: envelope.schema_change.topic, pb.OP_ALTER),
+    "schemas": _needs(
+        lambda broker, session, envelope: check_topic_id(broker, session, pb.OP_DESCRIBE, envelope.schemas.topic_id),
+        pb.OP_DESCRIBE,
+        pb.RES_TOPIC,
+    ),
     "cluster_status": _cluster(pb.OP_DESCRIBE),
     "cluster_change": _cluster(pb.OP_CLUSTER),
     "security_change": _cluster(pb.OP_CLUSTER),

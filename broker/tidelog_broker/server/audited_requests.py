@@ -34,6 +34,7 @@ _RESOURCES: Final[dict[str, _Named]] = {
     "topic_create": lambda _, envelope: (f"topic:{envelope.topic_create.name}",),
     "topic_alter": lambda _, envelope: (f"topic:{envelope.topic_alter.name}",),
     "topic_delete": lambda _, envelope: (f"topic:{envelope.topic_delete.name}",),
+    "schema_change": lambda _, envelope: (f"topic:{envelope.schema_change.topic}",),
     "delete_records": _topics,
     "group_delete": lambda _, envelope: (f"group:{envelope.group_delete.group}",),
     "cluster_change": _cluster,

@@ -28,7 +28,9 @@ async def check_features(broker: Broker, record: Record) -> None:
 
 def new_topic(request: pb.TopicCreate) -> pb.TopicRecord:
     """Return the record of a new topic's settings."""
-    return pb.TopicRecord(name=request.name, config=request.config)
+    record = pb.TopicRecord(name=request.name, config=request.config)
+    record.config.typed = request.HasField("schema")
+    return record
 
 
 def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:

@@ -118,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
     """Set once a gateway has sent a request for one of its callers."""
     peer_id: str | None = None
     """The id of the authenticated node at the other end; None for a client."""
+    reads_typed = False
+    """Whether the client reads typed batches, as it has announced in HELLO."""
 
     def __init__(self, server: ConnectionHost) -> None:
         self.server = server

@@ -440,13 +440,13 @@ def _verified(part: memoryview) -> Sequence[Batch] | ProtocolError:
     if not part:
         return ()
     try:
-        header = unpack_header(part)
+        header = unpack_header(part, typed=True)
         if header.length == len(part):  # a single batch, the common case
             crc_checked_body(header, part)
             return (Batch(header, part),)
         batches = []
         for data in iter_batches(part):
-            header = unpack_header(data)
+            header = unpack_header(data, typed=True)
             crc_checked_body(header, data)
             batches.append(Batch(header, data))
     except ProtocolError as error:

@@ -28,6 +28,8 @@ ANSWERS: Final = {
     "topic_list": "topic_reply",
     "topic_alter": "topic_reply",
     "topic_delete": "topic_reply",
+    "schema_change": "schema_change_reply",
+    "schemas": "schemas_reply",
     "cluster_status": "cluster_status_reply",
     "cluster_change": "cluster_change_reply",
     "delete_records": "delete_records_reply",

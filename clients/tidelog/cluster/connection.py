@@ -38,6 +38,7 @@ from tidelog.errors import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.hello_features import TYPED_TOPICS
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
 from tidelog_proto.process.busy_poll import IdlePoll
 from tidelog_proto.tls.stream import NotTlsError, TlsError, open_stream
@@ -475,7 +476,7 @@ async def connect(
         TidelogError: the node refuses this client; an AccessError if because of its credentials.
     """
     loop = asyncio.get_running_loop()
-    hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
+    hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software, features=[TYPED_TOPICS])
     exchange = await _begin_exchange(authenticator, timeout_s)
     hello.credentials.CopyFrom(exchange.credentials)
     connection = Connection(loop, address, idle_poll_us=idle_poll_us)

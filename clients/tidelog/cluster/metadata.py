@@ -191,8 +191,9 @@ class Metadata:
             before = partitions.get(info.partition)
             if before is None or info.epoch > before.epoch or (info.epoch == before.epoch and info.owner):
                 partitions[info.partition] = PartitionRoute(info.owner, info.epoch, tuple(info.placement))
-        if known is None or not same or partitions != known.partitions:
-            self._set(TopicRoute(topic.name, topic.topic_id), partitions)
+        schema_number = max(topic.schema_number, known.schema_number if known is not None and same else 0)
+        if known is None or not same or partitions != known.partitions or schema_number != known.schema_number:
+            self._set(TopicRoute(topic.name, topic.topic_id, schema_number=schema_number), partitions)
 
     def _note_former(self, topic: TopicRoute) -> None:
         """Note that a topic is no longer cached."""
@@ -203,7 +204,7 @@ class Metadata:
         known = self._topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
             self._note_former(known)
-        self._topics[topic.name] = TopicRoute(topic.name, topic.topic_id, partitions)
+        self._topics[topic.name] = TopicRoute(topic.name, topic.topic_id, partitions, topic.schema_number)
         self._former_names.pop(topic.topic_id, None)
         self._names[topic.topic_id] = topic.name
         self.revision += 1

@@ -29,6 +29,7 @@ from tidelog.cluster.metadata_requests import MetadataRequests
 from tidelog.cluster.nearest_replica import NearestReplica
 from tidelog.cluster.owner_changes import LOG_AFTER_S, SILENCE_S, Expect, Expectation, OwnerChanges, unless_moved
 from tidelog.cluster.read_epochs import ReadEpochs
+from tidelog.cluster.topic_schemas import TopicSchemas
 from tidelog.cluster.trace_contexts import carry_current
 from tidelog.errors import (
     ClosedError,
@@ -79,6 +80,7 @@ class Router:
         self.known_ends = KnownEnds()
         self.read_epochs = ReadEpochs()
         self.pool = pool
+        self.schemas = TopicSchemas(self.call_any)
         self.request_timeout_s = request_timeout_s
         self.quorum_timeout_s = request_timeout_s if quorum_timeout_s is None else quorum_timeout_s
         self.owner_changes = OwnerChanges(self.metadata, self.refresh_later)

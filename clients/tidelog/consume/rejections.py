@@ -10,8 +10,10 @@ from tidelog.consume.dead_letters import DeadLetters
 from tidelog.errors import ClosedError, InvalidRequestError, OffsetOutOfRangeError, RecordError
 from tidelog.model import ConsumedBatch, Record, TopicPartition
 from tidelog.requests.fetch_and_commit import fetch
+from tidelog.subscriptions.batch_records import BatchRecords
 from tidelog.subscriptions.consumer_options import ConsumerOptions
 from tidelog.subscriptions.cursor import Cursor
+from tidelog.subscriptions.deserializers import Decoding
 
 
 class Rejections:
@@ -102,5 +104,5 @@ class Rejections:
             offsets = batch.offset_list()
             index = bisect_left(offsets, record.offset)
             if index < len(offsets) and offsets[index] == record.offset:
-                return next(iter(ConsumedBatch(*where, batch.slice_from(record.offset))))
+                return BatchRecords(ConsumedBatch(*where, batch), Decoding()).as_sent(index)
         return None

@@ -34,6 +34,7 @@ from tidelog.produce.producer_meter import ProducerMeter
 from tidelog.produce.record_preparation import PreparedRecord
 from tidelog.produce.sender import Sender
 from tidelog.produce.splitting import group_by_partition
+from tidelog.rows.row_writer import RowWriter
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.key_partitions import partition_for_key, partitions_of_keys
 
@@ -134,7 +135,7 @@ class RecordAccumulator:
         self._partition_count = max(self._partition_count, partition_count)
         if batch is None:
             # Memory for a full batch is reserved with the second record: many batches have one record only.
-            batch = self._begin(timestamped=record.timestamp_us is not None)
+            batch = self._begin(timestamped=record.timestamp_us is not None, rows=record.rows)
             batch.reserved_bytes = size_bytes
             return batch, batch.add(*record)
         batch.reserved_bytes += size_bytes
@@ -174,15 +175,18 @@ class RecordAccumulator:
     def drain_if_full(self, record: PreparedRecord) -> bool:
         """Drain and send the open batch if the record does not fit into it; return whether it was drained.
 
-        A record with an explicit timestamp does not fit into a batch of records without timestamps, and vice versa. The
-        batch is sent at once, because a caller that puts records in a loop may never yield to the event loop.
+        A record with an explicit timestamp does not fit into a batch of records without timestamps, and vice versa, nor
+        one of another schema. The batch is sent at once, because a caller that puts records in a loop may never yield
+        to the event loop.
         """
-        return self._drain_if_full(record.size_bytes, timestamped=record.timestamp_us is not None)
+        return self._drain_if_full(record.size_bytes, timestamped=record.timestamp_us is not None, rows=record.rows)
 
-    def _drain_if_full(self, size_bytes: int, *, timestamped: bool) -> bool:
+    def _drain_if_full(self, size_bytes: int, *, timestamped: bool, rows: RowWriter | None = None) -> bool:
         batch = self.batch
         if batch is None or (
-            batch.size_bytes + size_bytes <= self._capacity_bytes and (batch.timestamps_us is not None) == timestamped
+            batch.size_bytes + size_bytes <= self._capacity_bytes
+            and (batch.timestamps_us is not None) == timestamped
+            and batch.rows is rows
         ):
             return False
         self.drain(full=True)
@@ -265,17 +269,17 @@ class RecordAccumulator:
             self._meter.failed([chunk], error)
             self._meter.report_buffered()
 
-    def _begin(self, *, timestamped: bool) -> OpenBatch:
+    def _begin(self, *, timestamped: bool, rows: RowWriter | None = None) -> OpenBatch:
         assert self._sender is not None
         assert self._loop is not None
         deadline = self._loop.time() + self._delivery_timeout_s
-        batch = self.batch = OpenBatch(deadline=deadline, timestamped=timestamped)
+        batch = self.batch = OpenBatch(deadline=deadline, timestamped=timestamped, rows=rows)
         self._sender.wake_soon()
         return batch
 
     def _reopen(self, batch: OpenBatch) -> None:
         """Allow direct appends to the batch again, unless a record would overtake a call that waits for memory."""
-        if not self._shared or self._memory.has_waiters or batch.timestamps_us is not None:
+        if not self._shared or self._memory.has_waiters or batch.timestamps_us is not None or batch.rows is not None:
             return
         if batch.remaining_bytes < 0:
             more_bytes = min(self._capacity_bytes - batch.size_bytes, self._memory.free_bytes)
@@ -321,6 +325,7 @@ def to_chunk(batch: OpenBatch, partition: int, *, full: bool) -> ListChunk:
         tags=batch.tags,
         timestamps_us=batch.timestamps_us,
         full=full,
+        rows=batch.rows,
     )
     chunk.traces = batch.traces
     batch.set_delivery(chunk)
@@ -358,7 +363,10 @@ def _split_lists(batch: OpenBatch, partition_count: int, keyless: Callable[[], i
             targets.append(any_partition)
     order = sorted(range(count), key=targets.__getitem__)
     headers, tags = batch.headers or [()] * count, batch.tags or [None] * count
-    sizes = [record_size_bytes(*record) for record in zip(batch.values, keys, headers, tags, strict=True)]
+    if batch.rows is None:
+        sizes = [record_size_bytes(*record) for record in zip(batch.values, keys, headers, tags, strict=True)]
+    else:
+        sizes = [batch.size_bytes // count] * count
     chunks: list[Chunk] = []
     for partition, group in groupby(order, targets.__getitem__):
         members = list(group)
@@ -372,13 +380,14 @@ def _split_lists(batch: OpenBatch, partition_count: int, keyless: Callable[[], i
                 headers=[batch.headers[index] for index in members] if batch.headers else None,
                 tags=[batch.tags[index] for index in members] if batch.tags else None,
                 timestamps_us=([batch.timestamps_us[index] for index in members] if batch.timestamps_us else None),
+                rows=batch.rows,
             )
         )
     return PartitionedChunks(chunks, order)
 
 
 def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[], int]) -> PartitionedChunks:
-    columns = columns_of(
+    columns = (columns_of if batch.rows is None else batch.rows.columns)(
         batch.values,
         keys=batch.keys or None,
         headers=batch.headers or None,
@@ -392,5 +401,13 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
     chunks: list[Chunk] = []
     for partition, rows, size_bytes in grouped.slices:
         assert partition is not None, "some records have a key or a partition, so each row has a partition"
-        chunks.append(ColumnChunk(rows, partition=partition, deadline=batch.deadline, size_bytes=size_bytes))
+        chunks.append(
+            ColumnChunk(
+                rows,
+                partition=partition,
+                deadline=batch.deadline,
+                size_bytes=size_bytes,
+                layout=None if batch.rows is None else batch.rows.layout,
+            )
+        )
     return PartitionedChunks(chunks, grouped.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length

@@ -29,9 +29,11 @@ from tidelog.errors import TidelogError
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
 from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
 from tidelog.produce.expiry import copy_of_error
+from tidelog.rows.row_writer import RowWriter
 from tidelog_proto.batch.columns import Headers, columns_of
-from tidelog_proto.batch.header import unpack_header
-from tidelog_proto.batch.record_batch import EncodedBatch
+from tidelog_proto.batch.header import Codec, unpack_header
+from tidelog_proto.batch.record_batch import EncodedBatch, encode_batch
+from tidelog_proto.batch.row_layout import RowLayout
 from tidelog_proto.batch.single_record import SINGLE_BYTES_MAX
 from tidelog_proto.process.buffers import batch_pool
 
@@ -152,13 +154,26 @@ class Delivery:
 
 
 class ColumnChunk(Delivery):
-    """Records of one partition as canonical columns, and their outcome."""
+    """Records of one partition as canonical columns, or those of a schema, and their outcome.
 
-    __slots__ = ("columns", "count", "deadline", "size_bytes")
+    Args:
+        layout: of the schema of a typed topic; None in others.
+    """
 
-    def __init__(self, columns: pa.RecordBatch, *, partition: int, deadline: float, size_bytes: int) -> None:
+    __slots__ = ("columns", "count", "deadline", "layout", "size_bytes")
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch,
+        *,
+        partition: int,
+        deadline: float,
+        size_bytes: int,
+        layout: RowLayout | None = None,
+    ) -> None:
         super().__init__(partition)
         self.columns = columns
+        self.layout = layout
         self.count = columns.num_rows
         self.size_bytes = size_bytes
         self.deadline = deadline
@@ -176,6 +191,7 @@ class ListChunk(Delivery):
         deadline: event loop time at which the records expire, in seconds.
         size_bytes: estimated size in memory.
         full: whether the open batch had no space left, so the queue does not wait for more records.
+        rows: the writer of the schema of a typed topic, whose copies `values` has; None in others.
     """
 
     __slots__ = (
@@ -184,6 +200,7 @@ class ListChunk(Delivery):
         "full",
         "headers",
         "keys",
+        "rows",
         "size_bytes",
         "tags",
         "timestamps_us",
@@ -192,7 +209,7 @@ class ListChunk(Delivery):
 
     def __init__(
         self,
-        values: list[bytes | None],
+        values: list[Any],
         *,
         partition: int,
         deadline: float,
@@ -202,9 +219,11 @@ class ListChunk(Delivery):
         tags: list[str | None] | None = None,
         timestamps_us: list[int] | None = None,
         full: bool = False,
+        rows: RowWriter | None = None,
     ) -> None:
         super().__init__(partition)
         self.values = values
+        self.rows = rows
         self.keys = keys or None
         self.headers = headers or None
         self.tags = tags or None
@@ -219,17 +238,22 @@ class ListChunk(Delivery):
         """Whether the records have explicit timestamps."""
         return self.timestamps_us is not None
 
+    @property
+    def layout(self) -> RowLayout | None:
+        """The layout of the schema of a typed topic; None in others."""
+        return None if self.rows is None else self.rows.layout
+
     def single(self) -> tuple[bytes, bytes | None] | None:
         """Return value and key if this is one plain record that `encode_single` accepts, else None."""
         value = self.values[0]
-        plain = self.headers is None and self.tags is None and self.timestamps_us is None
+        plain = self.headers is None and self.tags is None and self.timestamps_us is None and self.rows is None
         if self.count != 1 or value is None or not plain or self.size_bytes > SINGLE_BYTES_MAX:
             return None
         return value, None if self.keys is None else self.keys[0]
 
     def to_columns(self) -> pa.RecordBatch:
-        """Return the records as canonical columns."""
-        return columns_of(
+        """Return the records as canonical columns, or those of their schema."""
+        return (columns_of if self.rows is None else self.rows.columns)(
             self.values,
             keys=self.keys,
             timestamps_us=self.timestamps_us,
@@ -264,6 +288,7 @@ class OutgoingBatch:
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.
         last_error: the error of the last failed attempt; None if no attempt has failed.
+        layout: of the schema of a typed topic; None in others.
         expected: the attempt in flight; None after its answer, and after it was abandoned.
         count: number of records.
         length: size of the encoded batch in bytes.
@@ -277,6 +302,7 @@ class OutgoingBatch:
     maybe_stored: bool = False
     last_error: TidelogError | None = None
     expected: Expectation | None = None
+    layout: RowLayout | None = None
     count: int = field(init=False)
     length: int = field(init=False)
 
@@ -284,9 +310,23 @@ class OutgoingBatch:
         self.count = self.encoded.record_count
         self.length = self.encoded.length
 
+    def encode_again(self, columns: pa.RecordBatch, codec: Codec, layout: RowLayout | None) -> None:
+        """Encode the records under another schema; the caller ensures that the old bytes were not stored."""
+        header = unpack_header(self.encoded.header, typed=True)
+        self.encoded = encode_batch(
+            columns,
+            now_us=header.base_timestamp_us,
+            codec=codec,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            layout=layout,
+        )
+        self.layout, self.last_error, self.length = layout, None, self.encoded.length
+
     def renumber(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Change the sequence numbers; the caller ensures that no copy of the old bytes can be stored."""
-        header = unpack_header(self.encoded.header)._replace(
+        header = unpack_header(self.encoded.header, typed=True)._replace(
             producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
         )
         self.encoded = replace(self.encoded, header=header.pack())
@@ -316,12 +356,13 @@ class OutgoingBatch:
 
 
 def join_lists(chunks: Sequence[ListChunk]) -> pa.RecordBatch:
-    """Return the records of chunks as canonical columns; all chunks have timestamps, or none has."""
+    """Return the records of chunks as columns; all chunks have one schema or none, and timestamps or none."""
     if len(chunks) == 1:
         return chunks[0].to_columns()
     no_value: list[None] = [None]
     no_headers: list[Headers] = [()]
-    return columns_of(
+    rows = chunks[0].rows
+    return (columns_of if rows is None else rows.columns)(
         list(chain.from_iterable(chunk.values for chunk in chunks)),
         keys=_joined([chunk.keys or no_value * chunk.count for chunk in chunks], any(chunk.keys for chunk in chunks)),
         headers=_joined(
@@ -341,3 +382,12 @@ def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     if len(parts) == 1:
         return parts[0]
     return pa.Table.from_batches(parts).combine_chunks(memory_pool=batch_pool()).to_batches()[0]
+
+
+def is_same_kind(first: Chunk, schema: pa.Schema | None, chunk: Chunk) -> bool:
+    """Return whether a chunk can be in one batch with the first one, whose schema is `schema` if it has columns."""
+    if chunk.layout is not first.layout:
+        return False
+    if isinstance(chunk, ListChunk):
+        return isinstance(first, ListChunk) and chunk.timestamped == first.timestamped
+    return schema is not None and chunk.columns.schema.equals(schema)

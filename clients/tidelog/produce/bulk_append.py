@@ -79,7 +79,7 @@ class BulkAppender:
             size_bytes: size of the columns' buffers if the caller knows it, so that it is not computed; None otherwise.
 
         Return None if the topic or the partition is not cached, memory is short or other calls wait for it, there are
-        no rows, the rows exceed a batch, or their keys or a partitioner determine their partitions.
+        no rows, the rows exceed a batch, the topic is typed, or their keys or a partitioner determine their partitions.
 
         Raises:
             TidelogError: the producer is closed, or its topic was deleted.
@@ -88,6 +88,8 @@ class BulkAppender:
         if size_bytes is None:
             size_bytes = columns.nbytes
         if not 0 < columns.num_rows <= options.batch_records or size_bytes > options.batch_bytes:
+            return None
+        if self._preparation.rows is not None:
             return None
         if partition is None and (self._preparation.has_partitioner or "key" in columns.schema.names):
             return None

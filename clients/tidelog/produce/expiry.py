@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from tidelog.errors import DeliveryTimeoutError, OverloadedError, TidelogError
+from tidelog.errors import DeliveryTimeoutError, OverloadedError, TidelogError, error_of_local
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 
 def expiry_error(
@@ -47,6 +48,13 @@ def encoding_error(cause: Exception) -> TidelogError:
     )
     error.__cause__ = cause
     return error
+
+
+def local_error(error: Exception) -> TidelogError:
+    """Return the error of a batch that this client could not encode."""
+    if isinstance(error, TidelogError):
+        return error
+    return error_of_local(error) if isinstance(error, ProtocolError) else encoding_error(error)
 
 
 def copy_of_error(error: TidelogError) -> TidelogError:

@@ -26,6 +26,7 @@ import numpy as np
 from tidelog.errors import TidelogError
 from tidelog.model import Receipt
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Delivery
+from tidelog.rows.row_writer import RowWriter
 from tidelog_proto.batch.columns import Headers
 
 OnDelivery = Callable[[Receipt | None, TidelogError | None], object]
@@ -75,6 +76,7 @@ class OpenBatch:
         partitions: explicit partitions; None for records without a partition.
         callbacks: delivery callbacks; None for records without a callback.
         delivery: the outcome of all records if they went to one partition queue.
+        rows: the writer of the schema of a typed topic, whose copies `values` has; None in others.
         traces: trace contexts of the requests that publish the records.
     """
 
@@ -92,17 +94,19 @@ class OpenBatch:
         "partitions",
         "remaining_bytes",
         "reserved_bytes",
+        "rows",
         "tags",
         "timestamps_us",
         "traces",
         "values",
     )
 
-    def __init__(self, *, deadline: float, timestamped: bool) -> None:
+    def __init__(self, *, deadline: float, timestamped: bool, rows: RowWriter | None = None) -> None:
         self.deadline = deadline
+        self.rows = rows
         self.remaining_bytes = CLOSED_TO_DIRECT
         self.reserved_bytes = 0
-        self.values: list[bytes | None] = []
+        self.values: list[Any] = []
         self.keys: list[bytes | None] = []
         self.headers: list[Headers] = []
         self.tags: list[str | None] = []
@@ -141,15 +145,17 @@ class OpenBatch:
 
     def add(  # noqa: PLR0917 - a record, as it is given
         self,
-        value: bytes | None,
+        value: Any,
         key: bytes | None,
         headers: Headers | None,
         tag: str | None,
         partition: int | None,
         timestamp_us: int | None,
-        size_bytes: int = 0,  # noqa: ARG002 - the last field of a record; its memory is reserved already
+        size_bytes: int = 0,  # noqa: ARG002 - a field of a record; its memory is reserved already
+        rows: RowWriter | None = None,
     ) -> int:
         """Append a checked record whose memory is reserved; return its index."""
+        assert rows is self.rows, "records of different schemas have different batches"
         index = len(self.values)
         self.values.append(value)
         if key is not None:

@@ -21,6 +21,8 @@ When a batch fails:
   it get new sequence numbers (`_close_hole`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER for the first batch of the list*: the node has forgotten this producer; all batches
   get new sequence numbers. A named producer fails instead: the node cannot tell whether a newer instance has begun.
+- *SCHEMA_MISMATCH or UNKNOWN_SCHEMA*: the queue waits for the newest schema of the topic, and the records that were
+  certainly not stored are encoded under it with the same sequence numbers.
 - *another producer uses the numbers* (PRODUCER_ID_SHARED, a duplicate of a batch that was certainly not stored before,
   or an epoch that a queue without a name has not begun): two producers use the id. The batch leaves a hole, and the
   batches after it continue under a new id (`producer_id.py`).
@@ -57,23 +59,41 @@ from tidelog.errors import (
     OverloadedError,
     ProducerFencedError,
     ProducerIdSharedError,
+    SchemaMismatchError,
     SequenceGapError,
     StoredOnQuorumError,
     TidelogError,
     UnknownPartitionError,
     UnknownProducerError,
-    error_of_local,
+    UnknownSchemaError,
 )
-from tidelog.produce.batches import BatchState, Chunk, ColumnChunk, ListChunk, OutgoingBatch, join_columns, join_lists
+from tidelog.produce.batches import (
+    BatchState,
+    Chunk,
+    ColumnChunk,
+    ListChunk,
+    OutgoingBatch,
+    is_same_kind,
+    join_columns,
+    join_lists,
+)
 from tidelog.produce.deduplicated_records import DroppedRecords
-from tidelog.produce.expiry import encoding_error, expiry_error
+from tidelog.produce.expiry import expiry_error, local_error
 from tidelog.produce.producer_id import ProducerId
 from tidelog.produce.producer_meter import ProducerMeter
+from tidelog.produce.sequence_errors import (
+    foreign_duplicate_error,
+    foreign_epoch_error,
+    instance_over_error,
+    overtaken_error,
+    unknown_outcome_error,
+)
+from tidelog.rows.newer_schema import under_newer_schema
 from tidelog_proto.batch.gathered_batch import PART_BYTES_MIN, encode_gathered
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import EncodedBatch, encode_batch
+from tidelog_proto.batch.row_layout import RowLayout
 from tidelog_proto.batch.single_record import encode_single
-from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_RECORDS_MAX, EPOCHS_PER_INSTANCE, PRODUCER_IN_FLIGHT_BATCHES_MAX
 
 BATCH_BYTES_TARGET: Final = 2 * 1024 * 1024
@@ -83,6 +103,9 @@ RETRY_S_MAX: Final = 0.5
 
 SEPARATE_BATCH_BYTES: Final = 1024 * 1024
 """A chunk of at least this size is sent as a batch without waiting for more."""
+
+SCHEMA_ERRORS: Final = (SchemaMismatchError, UnknownSchemaError)
+"""Refusals after which records are encoded under the newest schema of the topic."""
 
 _SETTLED: Final = frozenset({BatchState.STORED, BatchState.DROPPED})
 
@@ -152,6 +175,10 @@ class PartitionQueue:
         self._retry_at = 0.0
         self._producer_forgotten = False
         self._fenced: TidelogError | None = None
+        self.awaits_schema = False
+        """Whether nothing may be sent before `use_schema`: a node has refused a batch for its schema."""
+        self._newest: RowLayout | None = None
+        """The layout of the schema under which records are encoded if they have an older one."""
 
     # -------------------------------------------------------------------------------------------- queue
 
@@ -225,9 +252,10 @@ class PartitionQueue:
             self.fail_all(self._fenced)  # Holes remain, because no further batch is sent.
             return None
         if self._recovering:
-            if self.in_flight or now < self._retry_at:
+            if self.in_flight or now < self._retry_at or self.awaits_schema:
                 return None
             self._recovering = False
+            self._encode_again()
         if self._batches or self._producer_forgotten:
             self._settle_head()
             for batch in self._batches:
@@ -246,7 +274,8 @@ class PartitionQueue:
 
     def wake_at(self) -> float | None:
         """Return when the back-off after a failed attempt ends; None without back-off, or if an answer is due first."""
-        return self._retry_at if self._recovering and not self.in_flight else None
+        is_due = self._recovering and not self.in_flight and not self.awaits_schema
+        return self._retry_at if is_due else None
 
     def retry_now(self) -> None:
         """End the back-off: the owner has changed, so the next attempt goes to another node."""
@@ -274,11 +303,11 @@ class PartitionQueue:
             try:
                 encoded = self._encoded(chunks, now_us)
             except Exception as error:  # noqa: BLE001 - otherwise the chunks, which are not queued any more, would never settle
-                # No sequence number was used, so the next chunks are tried.
-                self._fail(chunks, error_of_local(error) if isinstance(error, ProtocolError) else encoding_error(error))
+                self._fail(chunks, local_error(error))  # No sequence number was used, so the next chunks are tried.
                 continue
             deadline = chunks[0].deadline if len(chunks) == 1 else min([chunk.deadline for chunk in chunks])
             batch = OutgoingBatch(chunks, encoded, self._next_sequence, deadline, BatchState.IN_FLIGHT)
+            batch.layout = self._layout_of(chunks)
             self._next_sequence += batch.count
             self._batches.append(batch)
             return batch
@@ -295,15 +324,9 @@ class PartitionQueue:
                 producer_epoch=self.producer_epoch,
                 base_sequence=self._next_sequence,
             )
-        if isinstance(first, ColumnChunk) and len(chunks) == 1:
-            columns, size_bytes = [first.columns], first.size_bytes
-        else:
-            size_bytes = sum([chunk.size_bytes for chunk in chunks])
-            loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
-            columns = (
-                [join_lists(loose)] if loose else [chunk.columns for chunk in chunks if isinstance(chunk, ColumnChunk)]
-            )
-        if options.codec is Codec.NONE and size_bytes >= len(columns) * PART_BYTES_MIN:
+        size_bytes = first.size_bytes if len(chunks) == 1 else sum([chunk.size_bytes for chunk in chunks])
+        columns, layout = self._columns(chunks)
+        if layout is None and options.codec is Codec.NONE and size_bytes >= len(columns) * PART_BYTES_MIN:
             gathered = encode_gathered(
                 columns,
                 now_us=now_us,
@@ -320,7 +343,46 @@ class PartitionQueue:
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=self._next_sequence,
+            layout=layout,
         )
+
+    def _columns(self, chunks: Sequence[Chunk]) -> tuple[list[pa.RecordBatch], RowLayout | None]:
+        """Return the columns of the chunks of one batch, and the layout of their schema; None in untyped topics."""
+        loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
+        columns = (
+            [join_lists(loose)] if loose else [chunk.columns for chunk in chunks if isinstance(chunk, ColumnChunk)]
+        )
+        layout, target = chunks[0].layout, self._layout_of(chunks)
+        if layout is None or target is None or layout is target:
+            return columns, layout
+        return [under_newer_schema(each, layout, target) for each in columns], target
+
+    def _layout_of(self, chunks: Sequence[Chunk]) -> RowLayout | None:
+        """Return the layout under which chunks are encoded; None in untyped topics."""
+        layout, newest = chunks[0].layout, self._newest
+        return newest if layout is not None and newest is not None and layout.number < newest.number else layout
+
+    def use_schema(self, newest: RowLayout | None) -> None:
+        """Encode records of older schemas under this one; None: it is not known, so refused records fail."""
+        self.awaits_schema = False
+        if newest is not None and (self._newest is None or self._newest.number < newest.number):
+            self._newest = newest
+
+    def _encode_again(self) -> None:
+        """Encode batches that were refused for their schema under the newest, or fail them. Nothing is in flight."""
+        for batch in self._batches:
+            refusal = batch.last_error
+            if batch.state is not BatchState.WAITING or not isinstance(refusal, SCHEMA_ERRORS):
+                continue
+            layout, newest = batch.layout, self._newest
+            if layout is None or newest is None or layout.number >= newest.number:
+                self._drop(batch, refusal)
+                continue
+            try:
+                columns, encoded_layout = self._columns(batch.chunks)
+                batch.encode_again(join_columns(columns), self._options.codec, encoded_layout)
+            except Exception as error:  # noqa: BLE001 - otherwise the chunks would never settle
+                self._drop(batch, local_error(error))
 
     def _take_chunks(self) -> list[Chunk]:
         """Take the chunks of one batch: the first one, and further ones that fit and have the same columns."""
@@ -334,7 +396,7 @@ class PartitionQueue:
             if (
                 size_bytes + chunk.size_bytes > options.batch_bytes
                 or records + chunk.count > options.batch_records
-                or not _is_same_kind(first, schema, chunk)
+                or not is_same_kind(first, schema, chunk)
             ):
                 break
             chunks.append(queue.popleft())
@@ -370,7 +432,7 @@ class PartitionQueue:
         if isinstance(error, DuplicateOutOfWindowError) and not batch.maybe_stored:
             error = foreign_duplicate_error(error)
         elif isinstance(error, ProducerFencedError) and not self._options.is_named:
-            error = _foreign_epoch_error(error)
+            error = foreign_epoch_error(error)
         batch.last_error = error
         batch.maybe_stored |= not error.definite
         if isinstance(error, OverloadedError) and error.retry_after_ms:
@@ -382,7 +444,7 @@ class PartitionQueue:
             self._replace_shared_id(batch, error, now)
         elif isinstance(error, (SequenceGapError, UnknownProducerError)) and at_head and self._options.is_named:
             self._fence(
-                _instance_over_error(
+                instance_over_error(
                     f"the owner of partition {self.partition} no longer has the producer's sequence numbers: {error}",
                     error,
                 )
@@ -390,6 +452,9 @@ class PartitionQueue:
         elif isinstance(error, (SequenceGapError, UnknownProducerError)):
             self._producer_forgotten |= at_head
             self._recover(now + self._backoff.next_wait_s() if at_head else max(now, self._retry_at))
+        elif isinstance(error, SCHEMA_ERRORS) and batch.layout is not None and not batch.maybe_stored:
+            self.awaits_schema = True
+            self._recover(max(now, self._retry_at))
         elif error.retriable or isinstance(error, UnknownPartitionError):
             # An unknown partition is retriable: the client's metadata has it, so the node's is older. Several failed
             # batches count as one back-off step.
@@ -499,7 +564,7 @@ class PartitionQueue:
             if self._options.is_named and (self.producer_epoch + 1) % EPOCHS_PER_INSTANCE == 0:
                 self._batches.extend(later)
                 self._fence(
-                    _instance_over_error(
+                    instance_over_error(
                         f"the producer has used all of its {EPOCHS_PER_INSTANCE} epochs in partition {self.partition}",
                         None,
                     )
@@ -514,10 +579,10 @@ class PartitionQueue:
             if batch.state in _SETTLED:
                 continue
             if uncertain and batch.maybe_stored:
-                self._fail(batch.chunks, _unknown_outcome_error(batch))
+                self._fail(batch.chunks, unknown_outcome_error(batch))
                 continue
             if stored_at and at < stored_at[-1]:
-                self._fail(batch.chunks, _overtaken_error())
+                self._fail(batch.chunks, overtaken_error())
                 continue
             batch.renumber(
                 producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self._next_sequence
@@ -538,61 +603,3 @@ class PartitionQueue:
             self._on_settled(chunk)
         if self._meter is not None:
             self._meter.report_buffered()
-
-
-def _is_same_kind(first: Chunk, schema: pa.Schema | None, chunk: Chunk) -> bool:
-    """Return whether a chunk can be in one batch with the first one, whose schema is `schema` if it has columns."""
-    if isinstance(chunk, ListChunk):
-        return isinstance(first, ListChunk) and chunk.timestamped == first.timestamped
-    return schema is not None and chunk.columns.schema.equals(schema)
-
-
-def _instance_over_error(why: str, cause: TidelogError | None) -> ProducerFencedError:
-    """Return the error of a named producer that can no longer determine whether it is the newest instance."""
-    error = ProducerFencedError(
-        f"this named producer cannot continue: {why}; create a new producer with the same name",
-        definite=True,
-    )
-    error.__cause__ = cause
-    return error
-
-
-def foreign_duplicate_error(cause: TidelogError | None = None) -> ProducerIdSharedError:
-    """Return the error of a batch that a node reports as a duplicate although no earlier attempt has stored it."""
-    error = ProducerIdSharedError(
-        "two producers use the same producer id: the node had the sequence numbers of these records before they "
-        "were sent; the records are not stored, send them again",
-        definite=True,
-    )
-    error.__cause__ = cause
-    return error
-
-
-def _foreign_epoch_error(cause: ProducerFencedError) -> ProducerIdSharedError:
-    """Return the error of a batch that a node refuses for a newer epoch, although this queue has not begun one."""
-    error = ProducerIdSharedError(
-        "two producers use the same producer id: the other producer has begun a new epoch; the records are not "
-        "stored, send them again",
-        definite=True,
-    )
-    error.__cause__ = cause
-    return error
-
-
-def _overtaken_error() -> ProducerIdSharedError:
-    """Return the error of a batch that must not be stored, because a later batch is stored already."""
-    return ProducerIdSharedError(
-        "two producers use the same producer id: later records are stored already, so these records are not stored, "
-        "to keep the order; send them again",
-        definite=True,
-    )
-
-
-def _unknown_outcome_error(batch: OutgoingBatch) -> OutcomeUnknownError:
-    """Return the error of a batch that must not get new sequence numbers."""
-    error = OutcomeUnknownError(
-        f"an attempt had an unknown outcome ({batch.last_error}), and the producer has begun a new epoch: the records "
-        "may be stored; sending them again could store them twice"
-    )
-    error.__cause__ = batch.last_error
-    return error

@@ -7,9 +7,10 @@ because another function call would add a fifth to their cost. Columns are split
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
@@ -35,12 +36,16 @@ from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.producer_meter import ProducerMeter
 from tidelog.produce.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, Receipts
-from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation, checked_int
+from tidelog.produce.record_preparation import Columns, PreparedRecord, RecordPreparation, checked_int
 from tidelog.produce.sender import Sender
 from tidelog.produce.thread_handoff import ProducerInternals, buffer_full, not_begun, unknown_partition
 from tidelog.produce.topic_binding import TopicBinding
 from tidelog.produce.unreported_failures import UnreportedFailures
-from tidelog_proto.batch.columns import Headers, canonical, columns_of
+from tidelog.rows.value_checks import RowError
+from tidelog_proto.batch.columns import Headers
+from tidelog_proto.batch.row_layout import RowLayout
+
+T = TypeVar("T")
 
 _running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - returns None, also in a forked child, instead of raising
 
@@ -97,7 +102,7 @@ class Producer:
         self._slicer = PartitionSlicer(self._queue_options, self._preparation, self._queues)
         self._sender: Sender | None = None
         self._callbacks: DeliveryCallbacks | None = None
-        self._binding = TopicBinding(router, topic, self._instance)
+        self._binding = TopicBinding(router, topic, self._instance, use_schema=self._preparation.use_schema)
         self.internals = ProducerInternals(
             topic, self._preparation, self._accumulator, self._memory, self._route_of_threads, self._ready
         )
@@ -210,6 +215,9 @@ class Producer:
                     receipt.batch = batch
                     receipt.index = index
                     return receipt
+        if not self._binding.topic_id:
+            self._known_route(None)
+            raise not_begun(self.topic)
         record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         return self._put(record, on_delivery)
 
@@ -226,7 +234,9 @@ class Producer:
         """Publish one record and wait until it is acknowledged. A `value` of None is a tombstone.
 
         Args:
-            value: the message: bytes, or an argument of the producer's `value_serializer`.
+            value: the message: bytes, or an argument of the producer's `value_serializer`. In a typed topic a row: a
+                dict, a dataclass, a pydantic model, or bytes, which are a JSON object. Key, tag and time are fields of
+                the row then, if the schema has fields for them.
             key: bytes, or an argument of the producer's `key_serializer`; it determines the partition.
             headers: (name, value) pairs.
             tag: a short label to filter by.
@@ -283,7 +293,17 @@ class Producer:
                     receipt.batch = batch
                     receipt.index = index
                     return receipt
-        record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
+
+        def prepare() -> PreparedRecord:
+            return self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
+
+        if not self._binding.topic_id:
+            if type(value) is bytes and self._preparation.plain:
+                prepare()  # wrong arguments are refused before the topic is looked up
+            return await self._enqueue_in_turn(prepare, partition)
+        return await self._enqueue(await self._prepared(prepare), partition)
+
+    async def _enqueue(self, record: PreparedRecord, partition: int | None) -> PendingReceipt:
         route = self._known_route(partition)
         # Yield once for each full batch, so that batches are sent while a loop of calls still accepts records.
         pause = self._accumulator.batch is not None and self._accumulator.drain_if_full(record)
@@ -293,12 +313,20 @@ class Producer:
             accepted = self._accumulator.accept(record, route.partition_count)
             if accepted is not None:
                 return PendingReceipt(*accepted)
+        return await self._enqueue_in_turn(lambda: record, partition, pause=pause)
+
+    async def _enqueue_in_turn(
+        self, prepare: Callable[[], PreparedRecord], partition: int | None, *, pause: bool = False
+    ) -> PendingReceipt:
+        """Accept a record after all calls that already wait; it is prepared when the topic is known."""
+        self._known_route(partition)
         self._accumulator.close_to_direct()
         await self._memory.acquire_turn()
         try:
             if pause:
                 await asyncio.sleep(0)
             route = await self._route(partition)
+            record = await self._prepared(prepare)
             record = self._preparation.with_partition(record, route.partition_count)
             await self._memory.reserve(record.size_bytes)
             accepted = self._accumulator.accept(record, route.partition_count, memory_reserved=True)
@@ -306,6 +334,39 @@ class Producer:
             return PendingReceipt(*accepted)
         finally:
             self._memory.release_turn()
+
+    async def delete(self, **fields: Any) -> Receipt:
+        """Publish the tombstone of a key of a typed topic, and wait until it is acknowledged.
+
+        Args:
+            fields: the key field, and optionally the time field (default: now) and the tag field.
+
+        Raises:
+            InvalidRequestError: the topic is not typed.
+            SerializationError: the schema has no key field, or a value does not fit its field.
+            TidelogError: the tombstone was not acknowledged; if `definite`, it is certainly not stored.
+        """
+        await self.begin()
+        now_us = time.time_ns() // 1000
+        record = await self._prepared(lambda: self._preparation.tombstone(fields, now_us))
+        return await (await self._enqueue(record, None))
+
+    async def _prepared(self, prepare: Callable[[], T]) -> T:
+        """Return prepared records; if they do not fit the schema, look once for a newer one."""
+        try:
+            return prepare()
+        except RowError:
+            if not await self._found_newer_schema():
+                raise
+            return prepare()
+
+    async def _found_newer_schema(self) -> bool:
+        rows = self._preparation.rows
+        newest = await self._router.schemas.refresh(self._binding.topic_id)
+        if rows is None or newest.number <= rows.schema.number:
+            return False
+        self._preparation.use_schema(newest)
+        return True
 
     def _put(self, record: PreparedRecord, on_delivery: OnDelivery | None) -> PendingReceipt:
         """Accept or refuse a record that `put` cannot append to the open batch directly."""
@@ -353,8 +414,9 @@ class Producer:
         partition: int | None = None,
     ) -> PendingReceipts:
         """Accept many records like `send_many`, and return their pending receipts as soon as all are accepted."""
-        values, keys = self._preparation.values(values), self._preparation.keys(keys)
-        return await self._enqueue_columns([columns_of(values, keys=keys)], partition, keys)
+        values = values if isinstance(values, str) else list(values)
+        keys = keys if keys is None or isinstance(keys, str) else list(keys)
+        return await self._enqueue_columns(lambda: self._preparation.columns(values, keys), partition)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """Publish Arrow columns and wait until all records are acknowledged.
@@ -363,7 +425,8 @@ class Producer:
 
         Args:
             data: a column `value`, and any of `key`, `headers`, `tag`, `timestamp`, of types that cast to the
-                canonical ones.
+                canonical ones. In a typed topic the fields of the schema, of types whose values stay exact, and
+                optionally `_headers`, and `_deleted`, which marks tombstones.
             partition: the partition of all rows, instead of the ones of a key column.
 
         Raises:
@@ -375,7 +438,7 @@ class Producer:
     async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
         """Accept columns like `send_arrow`, and return their pending receipts as soon as all are accepted."""
         batches = data.to_batches() if isinstance(data, pa.Table) else [data]
-        return await self._enqueue_columns(list(map(canonical, batches)), partition)
+        return await self._enqueue_columns(lambda: self._preparation.arrow_columns(batches), partition)
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
@@ -499,6 +562,7 @@ class Producer:
                 source=self._accumulator,
                 instance=self._instance,
                 meter=self._meter,
+                use_schema=self._preparation.use_schema,
             )
             self._callbacks = DeliveryCallbacks(loop, self._called_back)
             self._accumulator.bind(self._sender, loop)
@@ -515,12 +579,11 @@ class Producer:
         self._sender.topic_id = route.topic_id
         return route
 
-    async def _enqueue_columns(
-        self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
-    ) -> PendingReceipts:
+    async def _enqueue_columns(self, prepare: Callable[[], Columns], partition: int | None) -> PendingReceipts:
         partition = partition if partition is None or type(partition) is int else checked_int("partition", partition)
         memory, has_turn, parts = self._memory, False, list[tuple[Delivery, int]]()
         orders: list[pa.Array[Any]] = []
+        prepared = await self._prepared(prepare) if self._binding.topic_id else None
         try:
             route = self._known_route(partition)
             if route is None or memory.waiting_calls:
@@ -531,6 +594,7 @@ class Producer:
             # Earlier single records are stored first, and release the memory that their batch does not need.
             if self._accumulator.batch is not None:
                 self._accumulator.drain()
+            batches, keys, layout = prepared or await self._prepared(prepare)
             slices = self._whole(batches, partition) or self._slicer.split(route, batches, partition, orders, keys)
             for number, columns, size_bytes in slices:
                 if not memory.try_reserve(size_bytes, has_turn=has_turn):
@@ -538,7 +602,7 @@ class Producer:
                         await memory.acquire_turn()
                         has_turn = True
                     await memory.reserve(size_bytes)
-                parts.append(self._add_columns(route, number, columns, size_bytes))
+                parts.append(self._add_columns(route, number, columns, size_bytes, layout))
                 self._unturned_bytes += size_bytes
         finally:
             if has_turn:
@@ -562,7 +626,12 @@ class Producer:
         return ((partition, columns, size_bytes),) if size_bytes <= options.batch_bytes else ()
 
     def _add_columns(
-        self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
+        self,
+        route: TopicRoute,
+        partition: int | None,
+        columns: pa.RecordBatch,
+        size_bytes: int,
+        layout: RowLayout | None = None,
     ) -> tuple[Delivery, int]:
         if partition is None:
             queue = self._queues.least_loaded(route.partition_count, size_bytes)
@@ -574,7 +643,7 @@ class Producer:
                 f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
             )
         deadline = asyncio.get_running_loop().time() + self._options.delivery_timeout_s
-        chunk = ColumnChunk(columns, partition=queue.partition, deadline=deadline, size_bytes=size_bytes)
+        chunk = ColumnChunk(columns, partition=queue.partition, deadline=deadline, size_bytes=size_bytes, layout=layout)
         queue.add(chunk)
         assert self._sender is not None
         self._sender.wake(queue)

@@ -42,12 +42,15 @@ from tidelog.errors import (
 from tidelog.model import PartitionRoute
 from tidelog.produce.batches import OutgoingBatch
 from tidelog.produce.deduplicated_records import DroppedRecords
-from tidelog.produce.partition_queue import RETRY_S_MAX, PartitionQueue, foreign_duplicate_error
+from tidelog.produce.partition_queue import RETRY_S_MAX, PartitionQueue
 from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.producer_meter import ProducerMeter
+from tidelog.produce.sequence_errors import foreign_duplicate_error
 from tidelog.produce.silent_node_detection import SilentNodeDetector
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
+from tidelog_proto.schema.topic_schema import Schema
 from tidelog_proto.wire.frames import Frame
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
@@ -98,6 +101,7 @@ class Sender:
     Args:
         source: drained before queues are served; None if records are queued directly.
         instance: the instance of a named producer; None for others.
+        use_schema: called with the newest schema after a node has refused records for theirs.
 
     Attributes:
         topic_id: id of the producer's topic; set before a queue is served, and constant from then on.
@@ -115,6 +119,7 @@ class Sender:
         instance: ProducerInstance | None = None,
         clock_us: Callable[[], int] | None = None,
         meter: ProducerMeter | None = None,
+        use_schema: Callable[[Schema], None] = lambda _: None,
     ) -> None:
         self.topic_id = b""
         self._router = router
@@ -137,6 +142,8 @@ class Sender:
         self._unanswered: SilentNodeDetector[list[Sent]] = SilentNodeDetector(loop, self._node_lost)
         self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
         self._owner_lookups: dict[int, asyncio.Task[None]] = {}
+        self._use_schema = use_schema
+        self._schema_reads: dict[int, asyncio.Task[None]] = {}
         self._stalled_since: dict[int, float] = {}
         """Time of the first failure of each partition whose publishes fail."""
         self._stall_logged = False
@@ -168,7 +175,7 @@ class Sender:
             timer.handle.cancel()
         for handle in self._expiries.values():
             handle.cancel()
-        lookups = list(self._owner_lookups.values())
+        lookups = [*self._owner_lookups.values(), *self._schema_reads.values()]
         for lookup in lookups:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
@@ -525,11 +532,28 @@ class Sender:
             and self._tickets.note_rejection(error, connection)
         ):
             queue.retry_now()  # The queue waits for the quota instead, which may end earlier.
+        if queue.awaits_schema and queue.partition not in self._schema_reads and not self._closed:
+            name = f"read the schemas for {queue.partition}"
+            self._schema_reads[queue.partition] = self._loop.create_task(self._read_schema(queue), name=name)
         if error.retriable:
             self._log_stall(queue, error)
         self._router.learn_from(self._topic, error, queue.partition)
         if self._closed:
             queue.fail_all(ClosedError("the producer was closed before this record was acknowledged"))
+
+    async def _read_schema(self, queue: PartitionQueue) -> None:
+        """Let a queue encode refused records under the newest schema of the topic."""
+        newest = None
+        try:
+            schema = await self._router.schemas.refresh(self.topic_id)
+            self._use_schema(schema)
+            newest = row_layout(schema)
+        except TidelogError as error:
+            _log.debug("the schemas of %r cannot be read: %s", self._topic, describe_error(error))
+        finally:
+            del self._schema_reads[queue.partition]
+        queue.use_schema(newest)
+        self.wake(queue)
 
     # --------------------------------------------------------------------------------------------- logging
 

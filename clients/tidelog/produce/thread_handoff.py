@@ -193,6 +193,7 @@ class ThreadHandoff:
             newest is not None
             and (newest.timestamps_us is not None) == timestamped
             and newest.remaining_bytes >= size_bytes
+            and newest.rows is record.rows
         ):
             newest.remaining_bytes -= size_bytes
             return newest
@@ -207,13 +208,13 @@ class ThreadHandoff:
             self._thread_state.refused_bytes = size_bytes
             raise buffer_full(internals.topic)
         internals.route()  # Raises if the producer was closed meanwhile, because the loop may never take the batch.
-        batch = OpenBatch(deadline=0.0, timestamped=timestamped)
+        batch = OpenBatch(deadline=0.0, timestamped=timestamped, rows=record.rows)
         batch.reserve(max(size_bytes, min(internals.accumulator.capacity_bytes, free_bytes)))
         batch.remaining_bytes -= size_bytes
         if not self._waiting:
             self._thread.call(self._hand_over)
         self._waiting.append((batch, route.partition_count))
-        if internals.preparation.plain and not timestamped:
+        if internals.preparation.plain and not timestamped and record.rows is None:
             self._directly_appendable = batch
         return batch
 

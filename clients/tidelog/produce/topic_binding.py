@@ -14,12 +14,15 @@ partition does not decide the outcome of batches for other partitions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.model import TopicRoute
 from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.requests.needed_permission import requiring
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.schema.topic_schema import Schema
 
 
 class TopicBinding:
@@ -27,13 +30,22 @@ class TopicBinding:
 
     Args:
         instance: the instance of a named producer, which determines the topic id itself; None for others.
+        use_schema: called with the newest schema of a typed topic, before the producer is bound to it.
 
     Attributes:
         topic_id: id of the topic to which the producer writes; empty before `find` has returned once.
     """
 
-    def __init__(self, router: Router, topic: str, instance: ProducerInstance | None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        instance: ProducerInstance | None,
+        *,
+        use_schema: Callable[[Schema], None] = lambda _: None,
+    ) -> None:
         self.topic_id = b""
+        self._use_schema = use_schema
         self._router = router
         self._topic = topic
         self._instance = instance
@@ -73,6 +85,8 @@ class TopicBinding:
         expected = self.topic_id or (b"" if instance is None else instance.topic_id)
         if expected:
             self._check(route, expected)
+        if not self.topic_id and route.schema_number:
+            self._use_schema(await self._router.schemas.refresh(route.topic_id))
         self.topic_id = route.topic_id
         return route
 

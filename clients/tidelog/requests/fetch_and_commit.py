@@ -12,6 +12,7 @@ from tidelog.cluster.coordinators import at_coordinator, note_forwarded
 from tidelog.cluster.fallback_replicas import ReadReplica
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
+from tidelog.cluster.topic_schemas import typed_number
 from tidelog.errors import (
     EpochChangingError,
     InvalidRequestError,
@@ -31,6 +32,7 @@ from tidelog.requests.partial_results import Commits, attach_done
 from tidelog.requests.record_filters import record_filter
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
+from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
@@ -148,7 +150,8 @@ async def _fetched_from(
         if held_ms and request.wait_ms:  # A fetch without `wait_ms` has the time limit of other requests.
             raise _QuotaExceeded(held_ms / _MS)
         raise _lag_error(replica.connection, topic, partition, offset)
-    batches = parse_batches(frame.attachment, where, offset, control=control)
+    layouts = await layouts_for(router, entry.topic_id, frame.attachment)
+    batches = parse_batches(frame.attachment, where, offset, control=control, layouts=layouts)
     router.read_epochs.read(route.topic_id, partition, batches)
     return Fetched(
         batches=batches,
@@ -167,8 +170,28 @@ def _lag_error(connection: Connection, topic: str, partition: int, offset: int) 
     )
 
 
+async def layouts_for(router: Router, topic_id: bytes, attachment: memoryview) -> Layouts | None:
+    """Return the layouts of the schemas of a topic, with those of all batches; None if no batch is typed.
+
+    Raises:
+        TidelogError: a schema could not be read.
+    """
+    try:
+        numbers = {number for view in iter_batches(attachment) if (number := typed_number(view))}
+    except ProtocolError:  # reported by `parse_batches`
+        return None
+    for number in sorted(numbers):
+        await router.schemas.layout(topic_id, number)
+    return router.schemas.known(topic_id) if numbers else None
+
+
 def parse_batches(
-    attachment: memoryview, where: TopicPartition, offset: int, *, control: bool = False
+    attachment: memoryview,
+    where: TopicPartition,
+    offset: int,
+    *,
+    control: bool = False,
+    layouts: Layouts | None = None,
 ) -> list[RecordBatch]:
     """Parse an attachment into batches from `offset` on; control batches are included only with `control`.
 
@@ -180,7 +203,7 @@ def parse_batches(
     at = offset
     try:
         for view in iter_batches(attachment):
-            batch = RecordBatch.parse(view).slice_from(offset)
+            batch = RecordBatch.parse(view, layouts).slice_from(offset)
             at = batch.end_offset
             if len(batch) and (control or not batch.control):
                 batches.append(batch)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.fallback_replicas import ReadReplica
 from tidelog.cluster.routing import Router
 from tidelog.errors import EpochChangingError, OffsetOutOfRangeError, error_of
-from tidelog.model import Record, TopicPartition
+from tidelog.model import ConsumedBatch, Record, TopicPartition
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
 from tidelog.requests.needed_permission import requiring
 from tidelog.requests.record_filters import check_key
+from tidelog.rows.json_rows import json_values
+from tidelog.rows.row_writer import row_writer
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
@@ -26,8 +28,18 @@ class _NeedsTwoRequestsError(Exception):
     """The owner does not support the search for a newest record in a fetch."""
 
 
-async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
-    """Return the newest committed record of a key, or None. See `Client.get`."""
+async def newest_of_key(
+    router: Router, topic: str, key: Any, partition: int | None, *, as_json: bool = False
+) -> Record | None:
+    """Return the newest committed record of a key, or None. See `Client.get`.
+
+    Args:
+        as_json: whether the row of a typed topic is returned as JSON.
+    """
+    if not isinstance(key, bytes):
+        route = await router.topic(topic)
+        if route.schema_number:
+            key = row_writer(await router.schemas.refresh(route.topic_id)).key_of(key)
     check_key(key)
     if partition is None:
         route = router.metadata.topic(topic)
@@ -38,13 +50,13 @@ async def newest_of_key(router: Router, topic: str, key: bytes, partition: int |
     where = TopicPartition(topic, partition)
     try:
         return await router.retry_for_topic(
-            topic, lambda: _newest_record(router, where, key), repeatable=True, partition=partition
+            topic, lambda: _newest_record(router, where, key, as_json), repeatable=True, partition=partition
         )
     except _NeedsTwoRequestsError:
-        return await _in_two_requests(router, where, key)
+        return await _in_two_requests(router, where, key, as_json)
 
 
-async def _newest_record(router: Router, where: TopicPartition, key: bytes) -> Record | None:
+async def _newest_record(router: Router, where: TopicPartition, key: bytes, as_json: bool) -> Record | None:
     """Fetch the newest record of a key from the owner of its partition; one attempt.
 
     Raises:
@@ -57,10 +69,10 @@ async def _newest_record(router: Router, where: TopicPartition, key: bytes) -> R
             replica = await router.reading_connection(*where)
     if NEWEST_RECORD not in replica.connection.greeting.features:
         raise _NeedsTwoRequestsError
-    return await _ask(router, replica, where, key)
+    return await _ask(router, replica, where, key, as_json)
 
 
-async def _ask(router: Router, replica: ReadReplica, where: TopicPartition, key: bytes) -> Record | None:
+async def _ask(router: Router, replica: ReadReplica, where: TopicPartition, key: bytes, as_json: bool) -> Record | None:
     topic, partition = where
     route = router.metadata.topic(topic) or await router.topic_now(topic)
     entry = pb.FetchEntry(topic_id=route.topic_id, partition=partition, filter=pb.RecordFilter(key=key), newest=True)
@@ -74,9 +86,24 @@ async def _ask(router: Router, replica: ReadReplica, where: TopicPartition, key:
             f"{replica.connection.name} has not searched {topic!r}/{partition}, because the read quota is used up; try "
             "again"
         )
-    batches = fetch_and_commit.parse_batches(frame.attachment, where, 0)
+    layouts = await fetch_and_commit.layouts_for(router, route.topic_id, frame.attachment)
+    batches = fetch_and_commit.parse_batches(frame.attachment, where, 0, layouts=layouts)
     router.read_epochs.read(route.topic_id, partition, batches)
-    return _last_record(where, batches[-1]) if batches else None
+    if not batches:
+        return None
+    if batches[-1].layout is not None:
+        newest = router.schemas.newest(route.topic_id)
+        return _rows(ConsumedBatch(*where, batches[-1], newest), as_json)[-1]
+    return _last_record(where, batches[-1])
+
+
+def _rows(batch: ConsumedBatch, as_json: bool) -> list[Record]:
+    """Return the records of a batch; the rows of a typed one as dictionaries or JSON."""
+    reader = batch.reader()
+    if reader is None or not as_json:
+        return list(batch)
+    values = json_values(reader, batch.batch)
+    return [record._replace(value=value) for record, value in zip(batch, values, strict=True)]
 
 
 def _last_record(where: TopicPartition, batch: RecordBatch) -> Record:
@@ -99,7 +126,7 @@ def _last_record(where: TopicPartition, batch: RecordBatch) -> Record:
     )
 
 
-async def _in_two_requests(router: Router, where: TopicPartition, key: bytes) -> Record | None:
+async def _in_two_requests(router: Router, where: TopicPartition, key: bytes, as_json: bool) -> Record | None:
     """Look up the offset of a key's newest record, then fetch it."""
     topic, partition = where
     for _ in range(_TRIES_MAX):
@@ -114,9 +141,9 @@ async def _in_two_requests(router: Router, where: TopicPartition, key: bytes) ->
         except OffsetOutOfRangeError:
             continue
         for batch in fetched.batches:
-            for record in batch:
+            for record in _rows(ConsumedBatch(topic, partition, batch), as_json):
                 if record.offset == place.offset:
-                    return Record(topic, partition, *record)
+                    return record
     raise EpochChangingError(
         f"the newest record with key {key!r:.80} in {topic}/{partition} was replaced during each of {_TRIES_MAX} "
         "reads; try again"

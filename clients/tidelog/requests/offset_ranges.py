@@ -51,10 +51,11 @@ class OffsetRange:
         return self.end - self.start
 
 
-def fetch_options(span: OffsetRange, schema: pa.Schema) -> FetchOptions:
-    """Return the fetch options for a range and the columns of a schema."""
-    columns = [name for name in WIRE_COLUMNS if name in schema.names]
-    options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=span.end)
+def fetch_options(span: OffsetRange, schema: pa.Schema | None = None) -> FetchOptions:
+    """Return the fetch options for a range and the columns of a schema; None: all columns."""
+    options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, end_offset=span.end)
+    if schema is not None:
+        options["columns"] = [name for name in WIRE_COLUMNS if name in schema.names]
     if span.topic_id:
         # Passed in each fetch, because the topic may be deleted and created again between two fetches.
         options["topic_id"] = span.topic_id

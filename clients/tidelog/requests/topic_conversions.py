@@ -30,6 +30,7 @@ def topic_of(info: pb.TopicInfo, partitions: Iterable[Partition] | None = None) 
         topic_id=info.topic_id,
         partitions=tuple(sorted(described, key=lambda each: each.partition)),
         count=info.config.partitions,
+        schema_number=info.schema_number,
         **values_of(info.config),
     )
 

@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
-from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
+from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError, describe_error
 from tidelog.model import ConsumedBatch, TopicPartition, TopicRoute
 from tidelog.requests.needed_permission import requiring
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
@@ -26,6 +27,8 @@ from tidelog.subscriptions.subscription import Prefetched
 from tidelog.subscriptions.subscription_keeper import SubscriptionKeeper
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
+
+_log: Final = logging.getLogger("tidelog.consumer")
 
 PARTITIONS_NAMED_MAX: Final = 20
 """Maximum number of partitions that an error names."""
@@ -69,6 +72,8 @@ class Assignment:
         self._watched: dict[str, Callable[[], None]] = {}
         self._at_once: Callable[[int, RecordBatch], bool] | None = None
         self._closed = False
+        self._schema_revision = -1
+        """Revision of the metadata as of which the newest schemas are known."""
 
     @property
     def topic_ids(self) -> dict[str, bytes]:
@@ -241,6 +246,8 @@ class Assignment:
 
     def batch_now(self) -> ConsumedBatch | None:
         """Return the next batch if one has been received; None if `next_batch` would wait or raise."""
+        if self._schema_revision != self._router.metadata.revision:
+            return None
         item = self._buffer.take_now()
         return None if item is None else self._counted(item)
 
@@ -250,10 +257,29 @@ class Assignment:
         Raises:
             TidelogError: the reason why reading has ended, in general or for one partition.
         """
+        if self._schema_revision != self._router.metadata.revision:
+            await self._read_newer_schemas()
         item = await self._buffer.take()
         if item is None:
             return None
         return self._counted(item)
+
+    async def _read_newer_schemas(self) -> None:
+        """Read the newest schemas of the topics that have newer ones, according to the metadata."""
+        metadata, schemas = self._router.metadata, self._router.schemas
+        revision = metadata.revision
+        for topic, topic_id in list(self.topic_ids.items()):
+            route, newest = metadata.topic(topic), schemas.newest(topic_id)
+            if route is None or route.topic_id != topic_id or not route.schema_number:
+                continue
+            if newest is None or newest.number < route.schema_number:
+                try:
+                    await schemas.refresh(topic_id)
+                except TidelogError as error:
+                    # Rows are shown under the newest schema that is known; the next batch tries again.
+                    _log.debug("the schemas of %r cannot be read: %s", topic, describe_error(error))
+                    return
+        self._schema_revision = revision
 
     def put_back(self, batch: ConsumedBatch) -> None:
         """Return a batch that was taken to the front of the queue."""
@@ -284,6 +310,8 @@ class Assignment:
         take = self._at_once
         if take is None or self._meter is not None or self.loads is not None or not self._buffer.has_waiter:
             return False
+        if batch.layout is not None:  # its function handles values that are bytes
+            return False
         return take(where.partition, batch)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
@@ -308,7 +336,10 @@ class Assignment:
             self._meter.taken(item.where, item.batch)
         if self.loads is not None:
             self.loads.taken(item.where, item.batch.end_offset, item.batch.header.length)
-        return ConsumedBatch(*item.where, item.batch)
+        if item.batch.layout is None:
+            return ConsumedBatch(*item.where, item.batch)
+        newest = self._router.schemas.newest(self.topic_ids[item.where.topic])
+        return ConsumedBatch(*item.where, item.batch, newest)
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
         is_read = any(where.topic == topic for where in self._keeper.partitions)

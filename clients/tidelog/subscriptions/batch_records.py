@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
+from tidelog.errors import InvalidRequestError
 from tidelog.model import ConsumedBatch, Record, RecordColumns, record_columns, records_from
 from tidelog.subscriptions.deserializers import Decoder, Decoding, decoder_of
+
+SCHEMA_HEADER: Final = "tidelog-schema"
+"""Header of a row that is published as JSON: the number of the schema of its fields."""
 
 
 class BatchRecords:
@@ -21,21 +25,34 @@ class BatchRecords:
         values: encoded values; emptying this list ends all iterators over the records.
 
     Raises:
+        InvalidRequestError: an option of the consumer does not fit the topic.
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
 
     def __init__(self, batch: ConsumedBatch, decoding: Decoding) -> None:
         self.batch = batch
-        self._columns = columns = record_columns(batch.batch)
-        assert isinstance(columns.values, list)
-        self.values: list[Any] = columns.values
+        self._is_typed = batch.batch.layout is not None
+        self._view = decoding.rows
+        decode_value = decoding.value
+        if self._is_typed:
+            if decode_value is not None and self._view.values != "json":
+                raise InvalidRequestError(
+                    f"topic {batch.topic!r} is typed, so its values are rows and need no value_deserializer; leave it "
+                    "out, or pass values='json'"
+                )
+            self.values: list[Any] = self._view.values_of(batch)
+            decode_value = decode_value or self._view.build
+        else:
+            self._view.check_untyped(batch.topic)
+            self.values = batch.batch.values()
+        self._columns = columns = record_columns(batch.batch, self.values)
         self.offsets = batch.batch.offset_list()
         self._key_decoder: Decoder | None = None
         self._value_decoder: Decoder | None = None
         if decoding.key is not None and isinstance(columns.keys, list):
             self._key_decoder = decoder_of(columns.keys, decoding.key)
-        if decoding.value is not None:
-            self._value_decoder = decoder_of(self.values, decoding.value)
+        if decode_value is not None:
+            self._value_decoder = decoder_of(self.values, decode_value)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -53,8 +70,14 @@ class BatchRecords:
         return offsets, records_from(self.batch.topic, self.batch.partition, offsets, columns)
 
     def as_sent(self, index: int) -> Record:
-        """Return one record without decoding it."""
-        return next(records_from(self.batch.topic, self.batch.partition, *self._from(index)))
+        """Return one record without decoding it; a row as JSON, with its schema in the header `tidelog-schema`."""
+        record = next(records_from(self.batch.topic, self.batch.partition, *self._from(index)))
+        layout = self.batch.batch.layout
+        if layout is None:
+            return record
+        number = str((self.batch.schema or layout.schema).number).encode()
+        headers = (*record.headers, (SCHEMA_HEADER, number))
+        return record._replace(value=self._view.json_of(self.batch)[index], headers=headers)
 
     def _from(self, index: int) -> tuple[Iterator[int], RecordColumns]:
         return _iterator(self.offsets, index), RecordColumns(*(_iterator(each, index) for each in self._columns))

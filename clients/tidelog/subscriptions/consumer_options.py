@@ -28,6 +28,7 @@ from tidelog.requests.needed_permission import requiring
 from tidelog.requests.record_filters import RecordFilter, record_filter
 from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.subscriptions.prefetch import Credit
+from tidelog.subscriptions.row_view import RowView, Values
 from tidelog.subscriptions.topic_pattern import TopicPattern
 from tidelog_proto import broker_pb2 as pb
 
@@ -88,6 +89,9 @@ class ConsumerArguments(TypedDict, total=False):
     key_deserializer: Deserializer | None
     on_undecodable: OnUndecodable
     dead_letter: str | None
+    columns: Sequence[str] | None
+    values: Values
+    rows: type | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,9 @@ class ConsumerOptions:
         key_deserializer: Deserializer | None = None,
         on_undecodable: OnUndecodable = "error",
         dead_letter: str | None = None,
+        columns: Sequence[str] | None = None,
+        values: Values = "rows",
+        rows: type | None = None,
     ) -> ConsumerOptions:
         """Check the arguments of `Client.consumer`.
 
@@ -170,7 +177,11 @@ class ConsumerOptions:
             dropped,
             record_filter(key, tag),
             Decoding.of(
-                value=value_deserializer, key=key_deserializer, on_undecodable=on_undecodable, dead_letter=dead_letter
+                value=value_deserializer,
+                key=key_deserializer,
+                on_undecodable=on_undecodable,
+                dead_letter=dead_letter,
+                rows=RowView.of(columns=columns, values=values, rows=rows),
             ),
             dead_letter,
         )

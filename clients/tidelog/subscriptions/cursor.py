@@ -402,7 +402,8 @@ class Cursor:
         if self._rows is None or not length_hint(self._iterator):
             return None
         left = self._rows.batch.batch.slice_from(self._positions.get(self._where, 0))
-        return ConsumedBatch(*self._where, left) if len(left) else None
+        schema = self._rows.batch.schema if self._rows is not None else None
+        return ConsumedBatch(*self._where, left, schema) if len(left) else None
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()

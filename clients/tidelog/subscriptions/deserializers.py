@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from tidelog.errors import InvalidRequestError
+from tidelog.subscriptions.row_view import RowView
 
 Deserializer = Literal["json", "utf-8"] | Callable[[bytes], Any]
 """JSON, text, or a function that is called with the bytes of each non-null value or key."""
@@ -37,12 +38,14 @@ class Decoding(NamedTuple):
         value, key: called with the bytes of each value or key; None leaves the bytes as they are.
         to_dead_letter: publish undecodable records to the dead-letter topic.
         skips: skip and count undecodable records.
+        rows: how rows of typed topics are shown.
     """
 
     value: Callable[[bytes], Any] | None = None
     key: Callable[[bytes], Any] | None = None
     to_dead_letter: bool = False
     skips: bool = False
+    rows: RowView = RowView()
 
     @classmethod
     def of(
@@ -52,6 +55,7 @@ class Decoding(NamedTuple):
         key: Deserializer | None,
         on_undecodable: str,
         dead_letter: str | None,
+        rows: RowView | None = None,
     ) -> Decoding:
         """Check the arguments of `Client.consumer` for decoding, and return the decoding.
 
@@ -63,11 +67,11 @@ class Decoding(NamedTuple):
                 f"on_undecodable must be one of {get_args(OnUndecodable)}, got {on_undecodable!r}"
             )
         functions = _function("value_deserializer", value), _function("key_deserializer", key)
-        decoding = cls(*functions, dead_letter is not None, on_undecodable == "skip")
+        decoding = cls(*functions, dead_letter is not None, on_undecodable == "skip", rows or RowView())
         if decoding.to_dead_letter and decoding.skips:
             raise InvalidRequestError("on_undecodable='skip' and dead_letter exclude each other; pass one of them")
-        if decoding.skips and value is None and key is None:
-            raise InvalidRequestError("on_undecodable='skip' needs value_deserializer or key_deserializer")
+        if decoding.skips and value is None and key is None and decoding.rows.model is None:
+            raise InvalidRequestError("on_undecodable='skip' needs value_deserializer, key_deserializer or rows")
         return decoding
 
 

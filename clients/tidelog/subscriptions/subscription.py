@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from tidelog.cluster.topic_schemas import TopicSchemas, typed_number
 from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_read
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit, Window
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Flags, whole_common_batch
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
+from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES
 from tidelog_proto.wire.pushed_events import PushedEvent
@@ -60,6 +62,9 @@ class Listener(Protocol):
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         """Handle partitions that a subscription no longer serves."""
 
+    def schema_missing(self, where: TopicPartition, topic_id: bytes, number: int) -> None:
+        """Receive a partition again from its position, when a schema of its topic is known."""
+
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """Handle an event with damaged or missing records, after which its partition cannot be read further."""
 
@@ -71,6 +76,7 @@ class Subscription:
         topics: topic id, 16 bytes -> name.
         positions: partition -> next offset to receive.
         filtered: whether a record filter is set, so that events have gaps.
+        schemas: the schemas of typed topics; None: no topic is typed.
     """
 
     def __init__(
@@ -81,7 +87,9 @@ class Subscription:
         listener: Listener,
         *,
         filtered: bool = False,
+        schemas: TopicSchemas | None = None,
     ) -> None:
+        self._schemas = schemas
         self.positions = positions
         self.window = window
         self._topics = topics
@@ -109,7 +117,11 @@ class Subscription:
             batches = [batch]
         else:
             try:
-                batches = self._accept(where, next_offset, attachment)
+                batches = self._accept(where, topic_id, next_offset, attachment)
+            except _MissingSchemaError as missing:
+                self.window.passed(records, size_bytes)
+                self._listener.schema_missing(where, topic_id, missing.number)
+                return
             except TidelogError as error:
                 self.window.passed(records, size_bytes)
                 self._listener.failed(where, error)
@@ -149,11 +161,14 @@ class Subscription:
         """Return a partition without a position; the topic of an unknown id has no name."""
         return TopicPartition(self._topics.get(topic_id, ""), partition)
 
-    def _accept(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> list[RecordBatch]:
+    def _accept(
+        self, where: TopicPartition, topic_id: bytes, next_offset: int, attachment: memoryview
+    ) -> list[RecordBatch]:
         """Return the event's batches from the next position on, and advance the position.
 
         Raises:
             TidelogError: a batch is damaged, or records are missing.
+            _MissingSchemaError: a schema is not known; the position stays.
         """
         position = self.positions.get(where)
         if position is None:
@@ -161,7 +176,7 @@ class Subscription:
         accepted: list[RecordBatch] = []
         try:
             for view in iter_batches(attachment):
-                batch = RecordBatch.parse(view)
+                batch = RecordBatch.parse(view, self._layouts(topic_id, view))
                 if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
                         f"{where.topic}/{where.partition}: the node skipped records {position} to "
@@ -180,6 +195,28 @@ class Subscription:
             accepted.append(_empty_batch(position, next_offset))
         self.positions[where] = max(position, next_offset)
         return accepted
+
+    def _layouts(self, topic_id: bytes, batch: memoryview) -> Layouts | None:
+        """Return the layouts of a topic's schemas, with that of the batch; None if the batch is not typed.
+
+        Raises:
+            _MissingSchemaError: its schema is not known.
+        """
+        number = typed_number(batch)
+        if not number or self._schemas is None:
+            return None
+        layouts = self._schemas.known(topic_id)
+        if number not in layouts:
+            raise _MissingSchemaError(number)
+        return layouts
+
+
+class _MissingSchemaError(Exception):
+    """A batch has a schema that is not known yet."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def _empty_batch(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:

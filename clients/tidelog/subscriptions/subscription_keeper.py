@@ -118,6 +118,8 @@ class SubscriptionKeeper:
         self._liveness_probe = LivenessProbe(router)
         self._backoff = ResubscribeBackoff()
         self._attempts: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._schema_reads: dict[TopicPartition, asyncio.Task[None]] = {}
+        """Partitions that are paused until a schema of their topic is known."""
         self._wake_event = asyncio.Event()
         prefetch.on_starved = self.wake
         self._task: asyncio.Task[None] | None = None
@@ -192,7 +194,7 @@ class SubscriptionKeeper:
 
     async def close(self) -> None:
         """Stop all tasks and end all subscriptions."""
-        tasks = [*dict.fromkeys(self._attempts.values())]
+        tasks = [*dict.fromkeys(self._attempts.values()), *self._schema_reads.values()]
         tasks += [task for task in (self._task, self._lag_monitor) if task is not None]
         for task in tasks:
             task.cancel()
@@ -250,6 +252,25 @@ class SubscriptionKeeper:
         if not subscription.positions:
             self._drop(subscription)
         self.wake()
+
+    def schema_missing(self, where: TopicPartition, topic_id: bytes, number: int) -> None:
+        """Receive a partition again from its position, when a schema of its topic is known."""
+        if where in self._schema_reads:
+            return
+        self.pause(where)
+        read = self._read_schema(where, topic_id, number)
+        self._schema_reads[where] = asyncio.get_running_loop().create_task(read, name=f"read schema {number}")
+
+    async def _read_schema(self, where: TopicPartition, topic_id: bytes, number: int) -> None:
+        try:
+            await self._router.schemas.refresh(topic_id)
+            await self._router.schemas.layout(topic_id, number)
+        except TidelogError as error:
+            if not error.retriable and where in self._subscription_of:
+                self.failed(where, error)
+        finally:
+            del self._schema_reads[where]
+        self.resume(where)  # if the read failed, the next batch begins it again
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """Handle a final error of a partition, which affects its topic or the whole consumer."""
@@ -528,7 +549,14 @@ class SubscriptionKeeper:
         window = self._prefetch.open()
         positions = {where: self._arrived[where] for where in partitions}
         record_filter = self._record_filter
-        subscription = Subscription(topics, positions, window, self, filtered=record_filter is not None)
+        subscription = Subscription(
+            topics,
+            positions,
+            window,
+            self,
+            filtered=record_filter is not None,
+            schemas=self._router.schemas,
+        )
         subscription_id = connection.new_subscription_id()
         connection.subscribe(subscription_id, subscription)
         self._subscriptions[subscription] = (connection, subscription_id)

@@ -12,6 +12,8 @@ from typing import Any, Final, Self, Unpack
 import pyarrow as pa
 
 from tidelog import client as asynchronous
+from tidelog.admin.schema_changes import NextSchema
+from tidelog.admin.schema_proposals import SchemaChanges
 from tidelog.base.keyword_options import takes_options
 from tidelog.base.loop_thread import LoopThread
 from tidelog.base.refuse_pickling import refuse_to_pickle
@@ -42,11 +44,13 @@ from tidelog.produce.receipts import Receipts
 from tidelog.produce.thread_handoff import ThreadHandoff
 from tidelog.requests.conversions import At
 from tidelog.subscriptions.consumer_options import ConsumerArguments
+from tidelog.subscriptions.row_view import Values
 from tidelog.sync.consumer import Consumer
 from tidelog.sync.groups import Groups, with_callbacks_in_threads
 from tidelog.sync.receipts import PendingReceipt, PendingReceipts
 from tidelog.sync.security import Security
 from tidelog_proto.batch.columns import Headers, import_for_columns
+from tidelog_proto.schema.topic_schema import Schema
 
 LAST_FLUSH_S: Final = 5.0
 """Time limit for flushing a client that was not closed, when the program ends or the client is garbage-collected."""
@@ -95,11 +99,46 @@ class Client:
         self._thread.run(self._client.connect)
 
     def create_topic(
-        self, name: str, *, partitions: int | None = None, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        exist_ok: bool = False,
+        schema: Any = None,
+        key: str | None = None,
+        time: str | None = None,
+        tag: str | None = None,
+        **settings: Unpack[TopicSettings],
     ) -> Topic:
         """See `tidelog.Client.create_topic`."""
         return self._thread.run(
-            lambda: self._client.create_topic(name, partitions=partitions, exist_ok=exist_ok, **settings)
+            lambda: self._client.create_topic(
+                name, partitions=partitions, exist_ok=exist_ok, schema=schema, key=key, time=time, tag=tag, **settings
+            )
+        )
+
+    def schema(self, topic: str, number: int | None = None) -> Schema:
+        """See `tidelog.Client.schema`."""
+        return self._thread.run(lambda: self._client.schema(topic, number))
+
+    def check_schema(
+        self, topic: str, schema: Any = None, *, expected: int | None = None, **changes: Unpack[SchemaChanges]
+    ) -> NextSchema:
+        """See `tidelog.Client.check_schema`."""
+        return self._thread.run(lambda: self._client.check_schema(topic, schema, expected=expected, **changes))
+
+    def evolve_schema(
+        self,
+        topic: str,
+        schema: Any = None,
+        *,
+        expected: int | None = None,
+        raise_floor: bool = False,
+        **changes: Unpack[SchemaChanges],
+    ) -> NextSchema:
+        """See `tidelog.Client.evolve_schema`."""
+        return self._thread.run(
+            lambda: self._client.evolve_schema(topic, schema, expected=expected, raise_floor=raise_floor, **changes)
         )
 
     def topics(self, *, internal: bool = False) -> list[Topic]:
@@ -168,9 +207,9 @@ class Client:
         """See `tidelog.Client.fetch`."""
         return self._thread.run(lambda: self._client.fetch(topic, partition, offset, **options))
 
-    def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
+    def get(self, topic: str, key: Any, *, partition: int | None = None, values: Values = "rows") -> Record | None:
         """See `tidelog.Client.get`."""
-        return self._thread.run(lambda: self._client.get(topic, key, partition=partition))
+        return self._thread.run(lambda: self._client.get(topic, key, partition=partition, values=values))
 
     def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
         """See `tidelog.Client.list_offsets`."""
@@ -289,6 +328,10 @@ class Producer:
                 value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us
             )
         )
+
+    def delete(self, **fields: Any) -> Receipt:
+        """See `tidelog.Producer.delete`."""
+        return self._thread.run(lambda: self._producer.delete(**fields))
 
     def send_many(
         self, values: Sequence[Any], *, keys: Sequence[Any] | None = None, partition: int | None = None

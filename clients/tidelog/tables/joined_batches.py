@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelog.errors import InvalidRequestError
 from tidelog_proto.batch.columns import no_headers
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -85,7 +86,15 @@ def wire_batch(batch: RecordBatch, schema: pa.Schema) -> WireBatch:
     """Return the columns of `schema` that a fetched batch has.
 
     The batch's body is decoded only if it has such columns or its offsets have gaps.
+
+    Raises:
+        InvalidRequestError: the batch is typed, and its values are asked for as bytes.
     """
+    if batch.layout is not None and "value" in schema.names:
+        raise InvalidRequestError(
+            "the topic is typed, so its values are rows and no bytes; read it with tidelog.read_arrow, or with a "
+            "consumer, and name fields instead of the column value"
+        )
     present = [name for name, flag in _WIRE.items() if batch.header.flags & flag and name in schema.names]
     columns = batch.columns() if present else None
     arrays = {} if columns is None else {name: columns.column(name) for name in present}

@@ -22,6 +22,7 @@ from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
 from tidelog.tables.joined_batches import BatchJoiner, wire_batch
+from tidelog.tables.typed_tables import TableJoiner, TypedTable
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 from tidelog_proto.process.epoch_units import wrong_unit
 
@@ -48,6 +49,7 @@ def read_arrow(
     until: Point = "latest",
     partitions: Iterable[int] | None = None,
     batch_records: int = BATCH_RECORDS,
+    tombstones: bool = False,
     **options: Unpack[ClientOptions],
 ) -> pa.RecordBatchReader:
     """Return a reader of a topic's records, partition by partition, each in the order of its offsets.
@@ -58,13 +60,15 @@ def read_arrow(
         context: the name of a context; None: the context that TIDELOG_CONTEXT names, or the current one.
         columns: names of the columns to return, in the wanted order, from topic, partition, offset, timestamp, key,
             value, headers, tag; None: all. The node does not send other columns if it can omit them, and they are not
-            decoded.
+            decoded. In a typed topic: the fields of the schema (None: all of them), and _partition, _offset,
+            _timestamp, _headers, and _key and _tag if no field has that role. Nodes send whole records of typed topics.
         since: start of the range, inclusive: "earliest", "latest", a time (`datetime`, or µs since 1970), or
             {partition: offset}. With a time, each partition begins at its first record with that timestamp or a later
             one; a time after the last record gives no rows.
         until: end of the range, exclusive, in the same forms; at or before the start: no rows.
         partitions: the partitions to read; None: all.
         batch_records: maximum number of rows of a batch.
+        tombstones: in a typed topic, whether tombstones are rows, too, which a last column `_deleted` marks.
         options: options of `Client`.
 
     Raises:
@@ -80,13 +84,20 @@ def read_arrow(
         raise InvalidRequestError(f"batch_records must be >= 1, got {batch_records}")
     from tidelog.sync.client import Client  # noqa: PLC0415 - keeps `import tidelog` fast
 
-    schema = schema_of(columns)
-
     def connect() -> Client:
         return Client.from_context(context, **options) if bootstrap is None else Client(bootstrap, **options)
 
     with connect() as client:
-        ranges = _ranges(client, topic, since, until, partitions)
+        ranges, is_typed = _ranges(client, topic, since, until, partitions)
+        # Ends first, schemas second: all records below the ends have a schema that is known then.
+        typed = TypedTable(client.schema(topic), columns, tombstones=tombstones) if is_typed else None
+    if typed is not None:
+        return pa.RecordBatchReader.from_batches(typed.arrow, _typed_ranges(connect, ranges, typed, batch_records))
+    if tombstones:
+        raise InvalidRequestError(
+            f"topic {topic!r} is not typed: tombstones are rows whose value is null; leave tombstones out"
+        )
+    schema = schema_of(columns)
     return pa.RecordBatchReader.from_batches(schema, read_ranges(connect, ranges, schema, batch_records))
 
 
@@ -106,7 +117,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 def _ranges(
     client: Client, topic: str, since: Point, until: Point, partitions: Iterable[int] | None
-) -> list[OffsetRange]:
+) -> tuple[list[OffsetRange], bool]:
+    """Return the ranges that are not empty, and whether the topic is typed."""
     described = client.topic(topic)
     numbers = [each.partition for each in described.partitions] if partitions is None else list(partitions)
     if len(set(numbers)) != len(numbers):
@@ -124,7 +136,7 @@ def _ranges(
                 f"until must not be before since, got until {each.end} and since {each.start} for partition "
                 f"{each.partition}"
             )
-    return [each for each in ranges if each.start < each.end]
+    return [each for each in ranges if each.start < each.end], described.schema_number > 0
 
 
 def _check_starts(topic: str, starts: Mapping[int, int], ends: Mapping[int, Offset]) -> None:
@@ -176,6 +188,23 @@ def read_ranges(
             joiner = BatchJoiner(schema, constants, max_records=batch_records)
             for batch in fetch_range(span, fetch, _lost):
                 yield from joiner.add(wire_batch(batch, schema).cut(span.start, span.end))
+            yield from joiner.finish()
+
+
+def _typed_ranges(
+    connect: Callable[[], Client], ranges: Sequence[OffsetRange], typed: TypedTable, batch_records: int
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of ranges of a typed topic; see `read_ranges`."""
+    with connect() as client:
+        for span in ranges:
+            options = fetch_options(span)
+
+            def fetch(offset: int, span: OffsetRange = span, options: FetchOptions = options) -> Fetched:
+                return client.fetch(span.topic, span.partition, offset, **options)
+
+            joiner = TableJoiner(max_records=batch_records)
+            for batch in fetch_range(span, fetch, _lost):
+                yield from joiner.add(typed.table(batch, span.partition, span.start, span.end))
             yield from joiner.finish()
 
 

@@ -24,6 +24,8 @@ import typer
 
 from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.errors import GroupNotEmptyError
+from tidelog.model import record_columns
+from tidelog.rows.json_rows import json_values
 from tidelog.subscriptions.consumer_options import START_WAIT_S
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
@@ -33,6 +35,7 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.base.session import with_client
 from tidelog_cli.base.times import ago, is_duration, moment_of
 from tidelog_cli.records.group_consumption import COMMIT_PERIOD_S, check_nobody_shares, follow_as_member, shared
+from tidelog_proto.batch.record import Record as BatchRecord
 from tidelog_proto.text.record_lines import ValueForm, record_line
 
 Start = Literal["earliest", "latest"] | int | datetime
@@ -335,11 +338,25 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm 
         form: the form of values in JSON; None: write only values, and an empty line for a tombstone.
     """
     if form is not None:
-        records = zip(range(count), batch.batch, strict=False)
+        records = zip(range(count), _records(batch), strict=False)
         lines = [record_line(record, batch.topic, batch.partition, form).encode() for _, record in records]
     else:
-        lines = [value or b"" for value in batch.batch.values()[:count]]
+        lines = [value or b"" for value in _values(batch)[:count]]
     write_lines(lines, sink)
+
+
+def _values(batch: ConsumedBatch) -> list[bytes | None]:
+    """Return the values of a batch; rows of a typed topic as JSON objects."""
+    reader = batch.reader()
+    return batch.batch.values() if reader is None else json_values(reader, batch.batch)
+
+
+def _records(batch: ConsumedBatch) -> Iterable[BatchRecord]:
+    """Return the records of a batch, with rows of a typed topic as JSON objects."""
+    if batch.batch.layout is None:
+        return batch.batch
+    encoded = record_columns(batch.batch, _values(batch))
+    return (BatchRecord(*columns) for columns in zip(batch.batch.offset_list(), *encoded, strict=False))
 
 
 def write_lines(lines: list[bytes], sink: ByteSink) -> None:

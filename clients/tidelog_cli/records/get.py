@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from tidelog import Client, Record
+from tidelog.rows.json_rows import row_of_object
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.base.session import with_client
 from tidelog_cli.records.consume import checked_form, standard_output, write_lines
 from tidelog_proto.batch.record import Record as BatchRecord
+from tidelog_proto.schema.data_types import INTEGERS
+from tidelog_proto.schema.fields import Role
+from tidelog_proto.schema.topic_schema import Schema
 from tidelog_proto.text.record_lines import ValueForm, record_line
 
 
@@ -44,10 +49,18 @@ def get(
     """
     form = checked_form(value, as_json=as_json)
     try:
-        key_bytes = key.encode()
+        key.encode()
     except UnicodeEncodeError as error:
         raise CommandFailed(f"KEY {key!r} is not UTF-8; give text in UTF-8", EXIT_USAGE) from error
-    record = with_client(bootstrap, lambda client: client.get(topic, key_bytes, partition=partition))
+
+    async def work(client: Client) -> Record | None:
+        described = await client.topic(topic)
+        wanted: Any = key.encode()
+        if described.schema_number:
+            wanted = _typed_key(await client.schema(topic), key)
+        return await client.get(topic, wanted, partition=partition, values="json")
+
+    record = with_client(bootstrap, work)
     if record is None:
         hint = "; choose another partition with --partition" if partition is None else ""
         raise CommandFailed(f"no record in {_place(topic, partition)} has the key {key!r}{hint}")
@@ -61,6 +74,22 @@ def get(
         )
     else:
         write_lines([record.value], standard_output())
+
+
+def _typed_key(schema: Schema, text: str) -> Any:
+    """Return the value of the key field of a typed topic, or the bytes of the text without such a field.
+
+    Raises:
+        CommandFailed: the text is not a value of the field.
+    """
+    field = schema.field_of(Role.KEY)
+    if field is None:
+        return text.encode()
+    try:
+        value = int(text) if field.type.kind in INTEGERS else text
+        return row_of_object(schema, {field.name: value})[field.name]
+    except ValueError as error:
+        raise CommandFailed(f"KEY {text!r} is not a {field.type}, the type of {field.name!r}", EXIT_USAGE) from error
 
 
 def _place(topic: str, partition: int | None) -> str:

@@ -131,7 +131,7 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
             with pq.ParquetFile(path, pre_buffer=False, buffer_size=CHUNK_BYTES) as parquet:
                 yield from rows_as_records(parquet.iter_batches(ROWS_PER_BATCH), fields)
         elif file_format is Format.ARROW:
-            yield from rows_as_records(_arrow_batches(path), fields)
+            yield from rows_as_records(arrow_batches(path), fields)
         else:
             with path.open("rb", buffering=0) as stream:
                 yield from read_stream(stream, file_format, fields)
@@ -340,7 +340,8 @@ def _whole(stamp: Any) -> Any:
     return int(stamp)
 
 
-def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an Arrow file or stream."""
     with pa.memory_map(str(path)) as source:
         is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
         source.seek(0)

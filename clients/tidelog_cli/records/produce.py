@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +13,15 @@ import pyarrow as pa
 import typer
 
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table
+from tidelog_cli.base.session import with_client
 from tidelog_cli.base.times import timestamp_us_of
 from tidelog_cli.records.csv_rows import delimiter_of, types_of
 from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
 from tidelog_cli.records.record_fields import Additions, checked_names, with_tombstones, without_headers
+from tidelog_cli.records.typed_input import COLUMNAR, preview, typed_lines, typed_rows
+from tidelog_proto.schema.topic_schema import Schema
 
 ColumnTypeOption = Annotated[
     list[str] | None,
@@ -78,6 +82,10 @@ def produce(
     partition: Annotated[
         int | None, typer.Option(min=0, help="Partition of every record; chosen by key by default.")
     ] = None,
+    show_preview: Annotated[
+        bool,
+        typer.Option("--preview", help="For a typed topic: print what each column becomes, and publish nothing."),
+    ] = False,
     compression: CompressionOption = None,
     acks: AcksOption = AcksChoice.QUORUM,
     as_json: JsonOption = False,
@@ -89,6 +97,8 @@ def produce(
     in the output of `tidelog consume --json` and in the HTTP API: its key, value, headers, tag and timestamp_ms are
     published, and its topic, partition and offset are ignored. To publish a dead letter again, add --drop-header
     'tidelog-*'.
+    In a typed topic lines are JSON objects, and the columns of files are the fields of the schema; each value must fit
+    its field exactly.
     """
     _refuse_both({"--key": key, "--key-field": key_field, "--key-delimiter": key_delimiter})
     _refuse_both({"--timestamp": timestamp, "--timestamp-field": timestamp_field})
@@ -106,14 +116,61 @@ def produce(
     )
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     sources = _formats(files or ["-"], file_format, fields)
+    if show_preview:
+        _print_preview(topic, sources, fields, bootstrap, as_json=as_json)
+        return
     resume = _resumption(sources, skip_rows)
     dropped = checked_names(drop_header or [])
     read = _read_all(sources, fields)
     records = additions.to_all(without_headers(read, dropped) if dropped else read)
     batches = with_tombstones(records) if tombstones else records
     placed = (Chunk(batch, partition) for batch in batches)
-    published = publish_all(topic, placed, acks=acks, compression=compression, bootstrap=bootstrap, resume=resume)
+
+    def typed(schema: Schema) -> Iterator[Chunk]:
+        if replace(fields, delimiter=None) != NO_FIELDS or tombstones or dropped or additions.columns:
+            raise CommandFailed(
+                f"topic {topic} is typed: its rows have the key, the time and the types; omit the options for keys, "
+                "timestamps, tags, headers, types, skipped rows and tombstones",
+                EXIT_USAGE,
+            )
+        return (Chunk(batch, partition) for batch in _typed(sources, fields, schema))
+
+    published = publish_all(
+        topic, placed, acks=acks, compression=compression, bootstrap=bootstrap, typed=typed, resume=resume
+    )
     published.tell(topic, "published {} to {}", as_json=as_json)
+
+
+def _typed(sources: list[tuple[str, Format]], fields: Fields, schema: Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all sources for a typed topic."""
+    for name, input_format in sources:
+        if input_format in COLUMNAR:
+            if name == "-":
+                raise CommandFailed(
+                    f"{input_format} for a typed topic cannot be read from standard input; give the path of a file",
+                    EXIT_USAGE,
+                )
+            yield from typed_rows(Path(name), input_format, schema, fields.delimiter)
+        elif input_format is Format.RECORDS:
+            raise CommandFailed("--format records is not for typed topics; give --format ndjson", EXIT_USAGE)
+        else:
+            for batch in _read_all([(name, Format.NDJSON)], NO_FIELDS):
+                yield typed_lines([line for line in batch.column("value").to_pylist() if line is not None], schema)
+
+
+def _print_preview(
+    topic: str, sources: list[tuple[str, Format]], fields: Fields, bootstrap: str, *, as_json: bool
+) -> None:
+    schema = with_client(bootstrap, lambda client: client.schema(topic))
+    rows: list[tuple[str, str, str, str]] = []
+    for name, input_format in sources:
+        if name == "-" or input_format not in COLUMNAR:
+            raise CommandFailed("--preview is for .parquet, .arrow and .csv files; give one of these", EXIT_USAGE)
+        rows += [(name, *row) for row in preview(Path(name), input_format, schema, fields.delimiter)]
+    if as_json:
+        print_json([dict(zip(("file", "column", "type", "becomes"), row, strict=True)) for row in rows])
+    else:
+        print_table(("file", "column", "type", "becomes"), rows)
 
 
 def _resumption(sources: list[tuple[str, Format]], skip_rows: int) -> Callable[[int], str] | None:

@@ -20,9 +20,10 @@ from tidelog import Client, Producer, Topic
 from tidelog.errors import TidelogError
 from tidelog.produce.receipts import PendingReceipts, ReceiptRange
 from tidelog_cli.base.background_io import in_background
-from tidelog_cli.base.failures import CommandFailed, describe, exit_code_of
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed, describe, exit_code_of
 from tidelog_cli.base.output import bytes_text, print_json
 from tidelog_cli.base.session import with_client
+from tidelog_proto.schema.topic_schema import Schema
 
 IN_FLIGHT_BATCHES_MAX: Final = 8
 """Maximum number of unacknowledged batches; with the batches that are read ahead this bounds memory."""
@@ -108,6 +109,7 @@ def publish_all(
     compression: CompressionChoice | None,
     bootstrap: str,
     check: Callable[[Topic], None] = lambda _: None,
+    typed: Callable[[Schema], Iterator[Chunk]] | None = None,
     resume: Callable[[int], str] | None = None,
 ) -> Published:
     """Publish chunks, read on a thread, to an existing topic; show progress on stderr.
@@ -118,6 +120,7 @@ def publish_all(
         compression: the producer's setting.
         bootstrap: the cluster, as in `with_client`.
         check: called with the topic before anything is published; raises CommandFailed to refuse.
+        typed: returns the rows, instead of `chunks`, for the newest schema of a typed topic; None refuses such topics.
         resume: returns how to continue, from the number of acknowledged records. Its text is added to an error of
             reading after which all earlier records were acknowledged.
 
@@ -128,12 +131,20 @@ def publish_all(
     """
 
     async def work(client: Client) -> Published:
-        check(await client.topic(topic))  # An unknown topic is refused even without records.
+        existing = await client.topic(topic)  # An unknown topic is refused even without records.
+        check(existing)
+        records = chunks
+        if existing.schema_number:
+            if typed is None:
+                raise CommandFailed(
+                    f"topic {topic} is typed: its records are rows; publish them with `tidelog produce`", EXIT_USAGE
+                )
+            records = typed(await client.schema(topic))
         async with client.producer(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:
             with _publishing_progress() as progress:
-                return await _publish(producer, in_background(chunks), progress, resume)
+                return await _publish(producer, in_background(records), progress, resume)
 
     started = time.monotonic()
     published = with_client(bootstrap, work)

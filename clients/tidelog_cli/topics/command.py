@@ -1,4 +1,4 @@
-"""`tidelog topic create|list|describe|alter|delete|delete-records|compact`."""
+"""`tidelog topic create|list|describe|alter|delete|delete-records|compact|schema`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from tidelog_cli.topics.description import (
     unapplied_text,
 )
 from tidelog_cli.topics.replica_status import copies_text
+from tidelog_cli.topics.schema_command import SchemaOption, described, register_schema
 from tidelog_cli.topics.setting_options import with_setting_options
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
@@ -48,6 +49,7 @@ def register(app: typer.Typer) -> None:
     topic_app.command("delete")(delete)
     topic_app.command("delete-records")(delete_records)
     topic_app.command("compact")(compact)
+    register_schema(topic_app)
     app.add_typer(topic_app, name="topic")
 
 
@@ -55,6 +57,10 @@ def register(app: typer.Typer) -> None:
 def create(
     name: NameArgument,
     *,
+    schema: SchemaOption = None,
+    key: Annotated[str | None, typer.Option(help="With --schema: the field that is the key.")] = None,
+    time: Annotated[str | None, typer.Option(help="With --schema: the field that is the time.")] = None,
+    tag: Annotated[str | None, typer.Option(help="With --schema: the field that is the tag.")] = None,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Succeed if the topic exists with these settings.")
     ] = False,
@@ -62,8 +68,12 @@ def create(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     **settings: Any,
 ) -> None:
-    """Create a topic; settings without an option get the node's defaults."""
-    topic = with_client(bootstrap, lambda client: client.create_topic(name, exist_ok=exist_ok, **settings))
+    """Create a topic, with --schema a typed one; settings without an option get the node's defaults."""
+    roles = {"key": key, "time": time, "tag": tag}
+    fields = None if schema is None else described(schema)
+    topic = with_client(
+        bootstrap, lambda client: client.create_topic(name, exist_ok=exist_ok, schema=fields, **roles, **settings)
+    )
     if as_json:
         print_json(topic_document(topic))
     else:

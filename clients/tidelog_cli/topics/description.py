@@ -25,6 +25,7 @@ def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
+        "schema_number": topic.schema_number or None,
         **{name: getattr(topic, name) for name in DESCRIBED},
         "partitions": [
             {name: getattr(partition, name) for name in _MEMBERS}
@@ -64,6 +65,7 @@ def settings_text(topic: Topic) -> str:
         *([f"deduplicate {deduplicate_text(topic)}"] if topic.deduplicate_s or topic.deduplicate_records else []),
         *([f"engine {topic.engine}"] if topic.engine != "segment" else []),
         *([f"files {topic.file_model}"] if topic.file_model != "per-partition" else []),
+        *([f"schema {topic.schema_number}"] if topic.schema_number else []),
         *(["on hold"] if topic.hold else []),
     ]
     return "  ".join(parts)

@@ -72,6 +72,7 @@ _OWNER_FIELDS: Final = struct.Struct("<QqQQ")
 _U32: Final = struct.Struct("<I")
 _OWNER_AT: Final = 72
 _FLAGS_AT: Final = 8
+_VERSION_AT: Final = 4
 _DIGEST_AT: Final = 120
 _CRC_AT: Final = 124
 _RESERVED_AT: Final = 108
@@ -284,6 +285,11 @@ def claims_plain(buffer: Buffer) -> bool:
     The result is only a hint for the choice of a thread.
     """
     return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
+
+
+def claims_typed(buffer: Buffer) -> bool:
+    """Return whether the unverified header of a batch has the version of typed batches."""
+    return len(buffer) >= HEADER_BYTES and buffer[_VERSION_AT] == TYPED_VERSION
 
 
 def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False, typed: bool = False) -> BatchHeader:

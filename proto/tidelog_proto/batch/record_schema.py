@@ -25,8 +25,11 @@ def columns_at(batch: RecordBatch, partition: int) -> pa.RecordBatch:
     """Return a batch's records as columns of `RECORDS_SCHEMA`; columns that the producer sent are not copied.
 
     Raises:
+        TypeError: the batch is typed; `typed_rows.rows_of` returns its rows.
         ProtocolError: CORRUPT_BATCH if the body does not decode.
     """
+    if batch.layout is not None:
+        raise TypeError(f"the batch has schema {batch.layout.number}, so its values are rows and no bytes")
     sent = batch.columns()
     count = sent.num_rows
     if not count:

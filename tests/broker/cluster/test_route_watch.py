@@ -221,10 +221,11 @@ def test_described_topic_omits_unknown_routes() -> None:
     route = Route(4, "b", ("b", "c"))
     view = view_of(topic(2), {(ID, 1): route}.get)
     assert view == TopicView(topic(2), [None, route], [-1, 4])
-    assert described(view.record, enumerate(view.routes)) == pb.TopicInfo(
+    assert described(view.record, enumerate(view.routes), 3) == pb.TopicInfo(
         name="t",
         topic_id=ID,
         config=pb.TopicConfig(partitions=2),
+        schema_number=3,
         partitions=[pb.PartitionInfo(partition=1, owner="b", epoch=4, placement=["b", "c"])],
     )
 

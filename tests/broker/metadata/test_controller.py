@@ -7,12 +7,14 @@ from tests.broker.rebalance.test_mover import TOPIC, World
 from tests.broker.stand import Stand
 
 from tidelog_broker.cluster.routes import Route, Routes
+from tidelog_broker.core.schemas import SchemaRegistry
 from tidelog_broker.core.security.quota_rules import Quotas
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.topics import META_KEY, OFFSETS_TOPIC_ID
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
+from tidelog_broker.metadata.schema_changes import SchemaChanges
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_engines import TopicEngines
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
@@ -164,6 +166,7 @@ def controller(world: World, *, owner: str, placement: str) -> Controller:
         quotas=TopicQuotas(Quotas(), topics),
         features=FeatureGate(FEATURES, topics=topics, nodes=world.nodes, security=SecurityRegistry()),
         engines=TopicEngines(engine_names, lambda name: engine_named(Disk(), name).capabilities),
+        schemas=SchemaChanges(SchemaRegistry(), now_us=lambda: 0),
     )
 
 

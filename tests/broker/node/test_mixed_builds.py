@@ -6,6 +6,7 @@ import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
+from tests.broker.typed import FIRST
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
@@ -16,6 +17,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.scram import ITERATIONS
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.schema.schema_messages import message_of_schema
 
 OLD = FEATURES - {"topic.deduplicate"}
 DEDUPLICATED = pb.TopicConfig(deduplicate_s=3600, replication_factor=3)
@@ -179,8 +181,8 @@ async def test_single_node_does_not_start_with_an_unsupported_feature(stand: Sta
 
 async def test_record_of_an_unknown_kind_stops_the_node(stand: Stand) -> None:
     node = await stand.start()
-    node.broker.meta_log.apply_value(b"\x9a\x04\x00")  # an empty message as field 67
-    assert "field 67 of MetaRecord" in node.lifecycle.stop_reason
+    node.broker.meta_log.apply_value(b"\xa2\x04\x00")  # an empty message as field 68
+    assert "field 68 of MetaRecord" in node.lifecycle.stop_reason
     assert not node.broker.topics.exists("")
 
 
@@ -223,3 +225,35 @@ async def test_changes_with_unknown_fields_are_refused(stand: Stand) -> None:
     with pytest.raises(ProtocolError, match=r"field 90 of ClusterChange"):
         await node.change_node(pb.ClusterChange.FromString(later))
     assert "field 90 of AccessRule" in (await peer.refused(security_change=change)).message
+
+
+async def test_typed_topic_is_refused_until_all_nodes_support_it(founded: Founded) -> None:
+    peer = await found_mixed(founded, c=FEATURES - {"topic.typed"})
+    request = pb.TopicCreate(name="t", schema=message_of_schema(FIRST))
+    refused = await peer.refused(topic_create=request)
+    assert (refused.code, "topic.typed, which node 'c'" in refused.message) == (pb.INVALID_REQUEST, True)
+    owner = founded.nodes[founded.owner(META_KEY, "a")].broker
+    with pytest.raises(ProtocolError, match=r"topic.typed, which node 'c'"):
+        await owner.controller.create_topic(request)
+    await founded.stop("c")
+    del founded.features["c"]
+    await founded.start("c")
+    await founded.settled()
+    assert (await peer.ask(topic_create=request)).envelope.HasField("topic_reply")
+    founded.features["d"] = FEATURES - {"topic.typed"}
+    with pytest.raises(IdentityError, match=r"uses topic\.typed"):
+        await founded.join("d")
+
+
+async def test_typed_topic_needs_a_finalized_level(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+    level = pb.ClusterLevel(level=2, revision=1)
+    monkeypatch.setattr(FeatureGate, "founding_level", lambda _: level)
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    request = pb.TopicCreate(name="t", schema=message_of_schema(FIRST))
+    refused = await peer.refused(topic_create=request)
+    assert "needs topic.typed of feature level 3" in refused.message
+    assert "run `tidelog cluster finalize`" in refused.message
+    await peer.ask(cluster_change=pb.ClusterChange(finalize=True))
+    assert (await peer.ask(topic_create=request)).envelope.HasField("topic_reply")

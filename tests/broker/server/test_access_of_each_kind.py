@@ -30,6 +30,7 @@ from tests.broker.founded import Founded
 from tests.broker.keyed import ADMIN, founded_with_keys
 from tests.broker.peer import Peer
 from tests.broker.stand import settled
+from tests.proto.schemas import schema_of
 
 from tidelog import Client
 from tidelog.security import AccessRule, NewKey
@@ -40,6 +41,9 @@ from tidelog_broker.server.access import RULES
 from tidelog_broker.server.server import HANDLERS, NODES_ONLY
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.schema.data_types import INT32
+from tidelog_proto.schema.fields import Field
+from tidelog_proto.schema.schema_messages import message_of_schema
 
 NEEDS = sorted({(row.operation, row.resource) for row in ROWS.values()})
 WRONG = ADMIN[:-1] + "t"
@@ -74,6 +78,7 @@ class Everybody:
     admin: Client
     keys: dict[str, NewKey]
     topic_id: bytes
+    typed_id: bytes
 
     def owner(self, at: str) -> str:
         """Return who answers requests of a row."""
@@ -88,7 +93,7 @@ class Everybody:
         return broker.routes.owner(broker.groups.key_of(group)) if group else self.owner(ROWS[kind].at)
 
     def world(self, surface: str) -> World:
-        return World(self.topic_id, self.keys["nothing"].api_key, surface)
+        return World(self.topic_id, self.typed_id, self.keys["nothing"].api_key, surface)
 
     async def greeted(self, node: str, api_key: str) -> Peer:
         peer = await Peer.connect(self.founded.ports[node])
@@ -100,6 +105,7 @@ class Everybody:
 async def everybody(founded: Founded, key_file: Path) -> AsyncIterator[Everybody]:
     async with founded_with_keys(founded, key_file) as admin:
         topic = await admin.create_topic("t", cleanup="compact")
+        typed_id = await _create_typed(founded.ports["a"])
         for surface in TIMES:
             await admin.create_topic("doomed-" + surface.replace(" ", "-"))
             await admin.commit(f"gone-{surface}", "t", {0: 0})
@@ -125,7 +131,16 @@ async def everybody(founded: Founded, key_file: Path) -> AsyncIterator[Everybody
         for node in founded.nodes.values():
             await settled(partial(_knows_all, node, rules, keys), "a node never heard of it all")
             await settled(partial(node.broker.topics.exists, "doomed-handed-on"), "nor of the topics")
-        yield Everybody(founded, admin, keys, topic.topic_id)
+        yield Everybody(founded, admin, keys, topic.topic_id, typed_id)
+
+
+async def _create_typed(port: int) -> bytes:
+    peer = await Peer.connect(port)
+    await peer.greet(api_key=ADMIN)
+    schema = message_of_schema(schema_of(Field(0, "n", INT32)))
+    made = await peer.ask(topic_create=pb.TopicCreate(name="typed", schema=schema))
+    await peer.close()
+    return made.envelope.topic_reply.topics[0].topic_id
 
 
 def _knows_all(node: Node, rules: list[str], keys: dict[str, NewKey]) -> bool:

@@ -25,6 +25,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
 from tidelog_broker.server.request_slices import RequestSlices, check_wanted, in_slices
+from tidelog_broker.server.typed_batches import check_reader
 from tidelog_broker.storage.partition.matching import NewestMatch, ReadResult, RecordFilter
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.quota_account import READ_WAIT_LEAST_S, Account
@@ -189,6 +190,7 @@ async def _gather(
         try:
             check_entry(broker, "fetch", request, pb.OP_CONSUME, entry.topic_id)
             partition = broker.partitions.get(entry.topic_id, entry.partition)
+            check_reader(request.connection, partition)
             if entry.newest:
                 await partition.access.confirm_owner()
             else:
@@ -343,7 +345,7 @@ def end_of(batches: Sequence[memoryview]) -> int:
     last = batches[-1]
     at = 0
     while True:
-        header = unpack_header(last, at)
+        header = unpack_header(last, at, typed=True)
         at += header.length
         if at >= len(last):
             return header.end_offset

@@ -15,7 +15,7 @@ from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.hello_features import KEYED_REQUESTS, NEWEST_RECORD, ON_BEHALF
+from tidelog_proto.hello_features import KEYED_REQUESTS, NEWEST_RECORD, ON_BEHALF, TYPED_TOPICS
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
 from tidelog_proto.version import NODE_SOFTWARE
 
@@ -162,6 +162,7 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
             return
         broker.bounds.open_clients += 1
         message = request.envelope.hello
+        connection.reads_typed = TYPED_TOPICS in message.features
         connection.greet(message.client_id, message.software, frame_bytes_max=FRAME_BYTES_MAX)
     session = connection.session
     bound = None if connection.meter is None else connection.meter.limits.produce_bytes
@@ -173,7 +174,7 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
                 cluster_id=broker.cluster_id,
                 incarnation=broker.incarnation,
                 software=NODE_SOFTWARE,
-                features=[ON_BEHALF, KEYED_REQUESTS, NEWEST_RECORD],
+                features=[ON_BEHALF, KEYED_REQUESTS, NEWEST_RECORD, TYPED_TOPICS],
                 frame_bytes_max=FRAME_BYTES_MAX,
                 batch_bytes_max=BATCH_BYTES_MAX,
                 principal="" if session is None else session.principal,

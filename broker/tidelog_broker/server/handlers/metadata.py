@@ -93,7 +93,8 @@ def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | N
         view = broker.route_news.view(record, broker.routes.get)
         news = changed_partitions(known[record.topic_id], view)[:room]
         room -= len(news)
-        infos.append(described(record, ((index, view.routes[index]) for index in news)))
+        number = broker.schemas.newest_number(record.topic_id)
+        infos.append(described(record, ((index, view.routes[index]) for index in news), number))
     reply = pb.MetadataReply(cluster_id=broker.cluster_id, topics=infos, nodes=broker.cluster.nodes())
     return pb.Envelope(metadata_reply=reply)
 
@@ -107,7 +108,8 @@ def _answer(broker: Broker, request: Request, names: list[str], unsure: Protocol
     cursor = cursor_of(request.envelope.metadata)
 
     def describe(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
-        return described(record, ((index, broker.routes.get((record.topic_id, index))) for index in range(first, stop)))
+        routes = ((index, broker.routes.get((record.topic_id, index))) for index in range(first, stop))
+        return described(record, routes, broker.schemas.newest_number(record.topic_id))
 
     session = request.session
 

@@ -26,11 +26,16 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
+from tidelog_broker.server.handlers.metadata import is_current
+from tidelog_broker.server.handlers.schemas import unknown_schema
+from tidelog_broker.server.typed_batches import UnknownSchemaError, check_schema, typed_in_untyped
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.header import BatchHeader, Flags, claims_plain
+from tidelog_proto.batch.header import BatchHeader, Flags, claims_plain, claims_typed
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.row_layout import Layouts
+from tidelog_proto.batch.typed_verification import verify_typed
 from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, KIB, PUBLISH_TIMEOUT_MS_DEFAULT
@@ -135,6 +140,7 @@ class PublishInProgress:
         message = request.envelope.publish
         forwarded: Forwarded | None = None
         unknown: list[_Unknown] = []
+        unknown_schemas: list[_UnknownSchema] = []
         entries, batches = message.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
         for index, entry, data in zip(indices, entries, batches, strict=True):
             settle, key = partial(self.settle, index), (entry.topic_id, entry.partition)
@@ -153,6 +159,8 @@ class PublishInProgress:
                 else:
                     partition = partition or broker.partitions.get(*key)
                     _submit(broker, partition, data, settle, acks, of_node=request.is_of_node)
+            except UnknownSchemaError as error:
+                unknown_schemas.append(_UnknownSchema(entry.topic_id, error.number, settle))
             except ProtocolError as error:
                 is_forbidden = error.code == pb.FORBIDDEN
                 if is_forbidden:
@@ -167,6 +175,8 @@ class PublishInProgress:
             forwarded.send()
         if unknown:
             broker.tasks.spawn(_refuse_unknown(broker, unknown), "checking unknown topics of a publish")
+        if unknown_schemas:
+            _refuse_unknown_schemas(broker, unknown_schemas)
 
     # --- results ---------------------------------------------------------------------------------------
 
@@ -263,6 +273,35 @@ async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
             settle(_unknown_partition_error(broker, key, current=current), False)
 
 
+class _UnknownSchema(NamedTuple):
+    topic_id: bytes
+    number: int
+    settle: partial[None]
+
+
+def _refuse_unknown_schemas(broker: Broker, batches: list[_UnknownSchema]) -> None:
+    """Refuse batches of unknown schemas, permanently or with a retry, depending on the current `__meta`.
+
+    As with unknown partitions, the batches are not queued even if the schema becomes known.
+    """
+
+    async def refuse() -> None:
+        current = False
+        try:
+            current = await is_current(broker)
+        finally:  # also if the node is stopping
+            for each in batches:
+                record, known = broker.topics.get(each.topic_id), broker.schemas.of(each.topic_id)
+                if each.number in known:
+                    error: ProtocolError = UnknownSchemaError(each.number)
+                else:
+                    name = "" if record is None else record.name
+                    error = unknown_schema(name, each.number, known, current=current)
+                each.settle(error, False)
+
+    broker.tasks.spawn(refuse(), "checking unknown schemas of a publish")
+
+
 def _unknown_partition_error(broker: Broker, key: PartitionKey, *, current: bool) -> ProtocolError:
     try:
         broker.partitions.get(*key)
@@ -291,6 +330,8 @@ def _submit_when_open(
         try:
             if partition is not None:
                 _submit(broker, partition, data, settle, acks, of_node=of_node)
+        except UnknownSchemaError as unknown:
+            _refuse_unknown_schemas(broker, [_UnknownSchema(key[0], unknown.number, settle)])
         except ProtocolError as refusal:
             error = refusal
         if error is not None:
@@ -312,9 +353,12 @@ def _submit(
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")
-    topic, keyed = partition.state.topic.name, partition.requires_keys
+    topic, keyed, schemas = partition.state.topic, partition.requires_keys, partition.schemas
+    if schemas is not None:
+        check_schema(data, topic.name, schemas, topic.config.schema_floor)
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
-        partition.pipeline.submit(QueuedBatch(data, _verified(data, topic, keyed=keyed), settle, acks=acks))
+        header = _verified(data, topic.name, keyed=keyed, schemas=schemas)
+        partition.pipeline.submit(QueuedBatch(data, header, settle, acks=acks))
         return
     pending = QueuedBatch(data, None, settle, acks=acks)
 
@@ -324,13 +368,18 @@ def _submit(
             pending.refusal = error if isinstance(error, ProtocolError) else _unexpected(error)
         partition.pipeline.start_next_group()
 
-    broker.threads.verifiers.start(0, lambda: _verified(data, topic, keyed=keyed), judged)
+    broker.threads.verifiers.start(0, lambda: _verified(data, topic.name, keyed=keyed, schemas=schemas), judged)
     partition.pipeline.submit(pending)
 
 
-def _verified(data: memoryview, topic: str, *, keyed: bool) -> BatchHeader:
+def _verified(data: memoryview, topic: str, *, keyed: bool, schemas: Layouts | None) -> BatchHeader:
     """Verify a producer's batch: its checksums, no reserved flags and, for a compacted topic, a key in every record."""
-    header = verify_batch(data)
+    try:
+        header = verify_batch(data) if schemas is None else verify_typed(data, schemas)
+    except ProtocolError as error:
+        if schemas is None and error.code == pb.UNSUPPORTED_BATCH and claims_typed(data):
+            raise typed_in_untyped(topic) from error
+        raise
     if header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.TRANSACTIONAL):
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,
@@ -342,12 +391,16 @@ def _verified(data: memoryview, topic: str, *, keyed: bool) -> BatchHeader:
             pb.UNSUPPORTED_BATCH,
             f"topic {topic!r}: producers may not set a sequence span, got {header.sequence_span}",
         )
-    if keyed and (not header.flags & Flags.KEY or RecordBatch.parse(data).columns().column("key").null_count):
+    if keyed and schemas is None and _lacks_keys(header, data):  # A compacted typed topic has a required key.
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,
             f"topic {topic!r} is compacted by key, but the batch has records without a key; give every record a key",
         )
     return header
+
+
+def _lacks_keys(header: BatchHeader, data: memoryview) -> bool:
+    return not header.flags & Flags.KEY or bool(RecordBatch.parse(data).columns().column("key").null_count)
 
 
 def _unexpected(error: BaseException) -> ProtocolError:

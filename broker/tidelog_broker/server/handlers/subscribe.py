@@ -30,6 +30,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, end_reason
 from tidelog_broker.server.handlers.fetch import end_of
 from tidelog_broker.server.request_slices import in_slices
+from tidelog_broker.server.typed_batches import check_reader
 from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
@@ -468,6 +469,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
         try:
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
             partition = broker.partitions.get(entry.topic_id, entry.partition)
+            check_reader(connection, partition)
             await partition.access.ensure_readable()
             partition.reader.check_offset(entry.offset)
             record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
@@ -522,7 +524,7 @@ def count_records(buffers: list[memoryview]) -> int:
     for buffer in buffers:
         at = 0
         while at < len(buffer):
-            header = unpack_header(buffer, at)
+            header = unpack_header(buffer, at, typed=True)
             records += header.record_count
             at += header.length
     return records

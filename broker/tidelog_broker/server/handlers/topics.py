@@ -7,6 +7,8 @@ Changes are made by the `controller` of the node that owns `__meta`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import META_KEY
@@ -138,13 +140,14 @@ async def list_some(broker: Broker, request: Request) -> None:
 def _page(broker: Broker, message: pb.TopicList, cursor: pb.TopicCursor | None, session: Session | None) -> Page:
     items = all_items(broker.topics, cursor, internal=message.internal, session=session)
     if message.brief:
-        return fill(items, cursor, Bounds(ROUTED_ENTRIES, message.limit), _briefly, brief=True)
+        return fill(items, cursor, Bounds(ROUTED_ENTRIES, message.limit), partial(_briefly, broker), brief=True)
     return partition_descriptions.page_of(broker, items, cursor, topics=message.limit)
 
 
-def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
+def _briefly(broker: Broker, record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
     del first, stop
-    return pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config)
+    number = broker.schemas.newest_number(record.topic_id)
+    return pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, schema_number=number)
 
 
 def _reply(broker: Broker, record: pb.TopicRecord) -> pb.Envelope:

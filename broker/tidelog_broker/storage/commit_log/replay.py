@@ -168,7 +168,7 @@ class Replay:
     def _batch(self, found: FoundRecord, batch: memoryview, position: int) -> bool:
         tail = self.tails.get(found.store)
         try:
-            header = unpack_header(batch)
+            header = unpack_header(batch, typed=True)
         except ProtocolError:
             return self.bad_batch(found)
         if header.length != found.length or crc32c(batch[HEADER_BYTES:]) != header.body_crc:

@@ -210,7 +210,7 @@ class SharedEngine(Engine):
         if tail.is_damaged:
             if tail.end.digest == UNKNOWN_DIGEST and (count := len(tail.entries)):
                 (last,) = read_entries(contents.log.files, tail.entries, count - 1, count)
-                tail.end = tail.end._replace(digest=unpack_header(last).digest)
+                tail.end = tail.end._replace(digest=unpack_header(last, typed=True).digest)
             reason = (
                 f"records below offset {tail.marked_offset} were synced, but those from {tail.end.offset} on are bad"
             )
@@ -228,7 +228,7 @@ class SharedEngine(Engine):
             return entries.base.digest == at.digest
         if len(entries):
             (batch,) = read_entries(contents.log.files, entries, 0, 1)
-            if unpack_header(batch).digest != digest_after(batch, 0, at.digest):
+            if unpack_header(batch, typed=True).digest != digest_after(batch, 0, at.digest):
                 return False
         else:
             tail.end = at

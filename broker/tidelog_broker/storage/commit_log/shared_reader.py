@@ -152,7 +152,7 @@ class SharedReader(EpochReading):
         if slot < 1 or entries.offsets[slot] != offset:
             return None
         found = self.read(entries.offsets[slot - 1], 1, limit_offset=end.offset)
-        return unpack_header(found.batches[0]).digest
+        return unpack_header(found.batches[0], typed=True).digest
 
     def batch_start(self, offset: int) -> int | None:
         """Return the base offset of the batch that holds `offset`; None if no batch does."""
@@ -177,7 +177,7 @@ class SharedReader(EpochReading):
                     break
                 yield header
         for extent in self._tail_extents(max(from_offset, boundary), end_offset):
-            yield from (unpack_header(extent.head(slot)) for slot in range(extent.first, extent.stop))
+            yield from (unpack_header(extent.head(slot), typed=True) for slot in range(extent.first, extent.stop))
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
         """Return the base offset of the first batch of at least this timestamp; see `EpochReading.find_by_time`."""

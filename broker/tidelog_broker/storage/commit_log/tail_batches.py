@@ -100,7 +100,7 @@ def read_checked(files: LogFiles, tail: Tail) -> CheckedBatches:
     for slot in range(len(entries)):
         try:
             (batch,) = read_entries(files, entries, slot, slot + 1)
-            header = unpack_header(batch)
+            header = unpack_header(batch, typed=True)
             if header.length != len(batch) or not continues(header, batch, end):
                 raise _damaged(files, entries, slot, f"the batch does not continue the log at offset {end.offset}")
             if crc32c(batch[HEADER_BYTES:]) != header.body_crc:

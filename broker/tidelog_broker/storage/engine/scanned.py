@@ -26,7 +26,7 @@ class ScannedReading(EpochReading):
     def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Yield the headers of all batches from the one that holds `from_offset` to the current end."""
         for extent in self.extents(from_offset, self.parts()[-1].end_offset):
-            yield from (unpack_header(extent.head(slot)) for slot in range(extent.first, extent.stop))
+            yield from (unpack_header(extent.head(slot), typed=True) for slot in range(extent.first, extent.stop))
 
     def extents(self, offset: int, limit_offset: int) -> Generator[Extent]:
         """Yield the batches from the one that holds `offset` on, a window at a time."""
@@ -61,10 +61,10 @@ class BatchesExtent(Extent):
     def __init__(self, path: Path, batches: Sequence[memoryview]) -> None:
         self._path = path
         self._batches = list(batches)
-        self._offsets = [unpack_header(batch).base_offset for batch in batches]
+        self._offsets = [unpack_header(batch, typed=True).base_offset for batch in batches]
         self.first = 0
         self.stop = len(self._batches)
-        self.end_offset = unpack_header(self._batches[-1]).end_offset
+        self.end_offset = unpack_header(self._batches[-1], typed=True).end_offset
 
     def offset_of(self, slot: int) -> int:
         """Return the base offset of the batch in a slot; for `stop`, the end offset of the last batch."""

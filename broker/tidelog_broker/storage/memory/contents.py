@@ -88,7 +88,7 @@ class Block:
         if count:
             place = cut.index.place(count - 1)
             cut.size_bytes = place.position + padded(place.length)
-            cut.end_offset = unpack_header(cut.batches[-1]).end_offset
+            cut.end_offset = unpack_header(cut.batches[-1], typed=True).end_offset
         return cut
 
 

@@ -292,7 +292,7 @@ def _check(batches: Sequence[memoryview], epoch: int, at: SegmentEnd) -> None:
     """Raise DamagedError or another ProtocolError unless valid batches continue an epoch."""
     offset, digest = at.offset, at.digest
     for batch in batches:
-        header = unpack_header(batch)
+        header = unpack_header(batch, typed=True)
         crc_checked_body(header, batch)
         digest = digest_after(batch, 0, digest)
         if (header.epoch, header.base_offset, header.digest) != (epoch, offset, digest):

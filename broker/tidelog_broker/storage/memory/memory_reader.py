@@ -61,7 +61,7 @@ class MemoryReader(EpochReading):
         slot = block.index.slot_of(offset)
         if slot < 1 or block.index.offsets[slot] != offset:
             return None
-        return unpack_header(block.batches[slot - 1]).digest
+        return unpack_header(block.batches[slot - 1], typed=True).digest
 
     def batch_start(self, offset: int) -> int | None:
         """Return the base offset of the batch that holds `offset`; None if no batch does."""
@@ -73,7 +73,7 @@ class MemoryReader(EpochReading):
         end_offset = self._contents.end.offset
         for block in self._blocks_from(from_offset, end_offset):
             for slot in range(max(0, block.index.slot_of(from_offset)), block.index.slots_below(end_offset)):
-                yield unpack_header(block.batches[slot])
+                yield unpack_header(block.batches[slot], typed=True)
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
         """Return the base offset of the first batch of at least this timestamp; see `EpochReading.find_by_time`."""
@@ -85,8 +85,8 @@ class MemoryReader(EpochReading):
                 # The index has the maximum so far, perhaps that of an earlier batch, so the headers are read instead.
                 first, stop, _ = _slots(block, from_offset, end_offset, end_offset)
                 for batch in block.batches[first:stop]:
-                    if unpack_header(batch).max_timestamp_us >= timestamp_us:
-                        return unpack_header(batch).base_offset
+                    if unpack_header(batch, typed=True).max_timestamp_us >= timestamp_us:
+                        return unpack_header(batch, typed=True).base_offset
                 continue
             slot = block.index.slot_of_time(timestamp_us)
             if slot is not None and block.index.offsets[slot] < end_offset:

@@ -113,7 +113,7 @@ def _counts(data: bytes, *, nonce: int, base: int) -> tuple[int, int, int]:
         if is_batch(found.kind):
             batches += 1
             try:
-                records += unpack_header(payload_of(data, found.at, found.length)).record_count
+                records += unpack_header(payload_of(data, found.at, found.length), typed=True).record_count
             except ProtocolError:
                 continue
     return batches, records, marks

@@ -114,7 +114,9 @@ class CompactionPass:
         self._epochs = epochs
         self._terms = terms
         self._begin = begin
-        self._search = NewestSearch(self._read, horizon=terms.horizon, memory_bytes=memory_bytes)
+        self._search = NewestSearch(
+            self._read, horizon=terms.horizon, memory_bytes=memory_bytes, layouts=reader.layouts
+        )
         self._survivors_max = max(1, memory_bytes // OFFSET_BYTES)
         self._pace = pace
         self.left: list[int] = []
@@ -139,7 +141,8 @@ class CompactionPass:
 
         Raises:
             PassStoppedError: raised by `pace`.
-            ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted a part of the input.
+            ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted a part of the input; EPOCH_CHANGING if this node
+            does not know the schema of a batch yet.
             DiskFullError, DamagedError, StorageFailedError: from the log.
         """
         made: list[FinishedVersion] = []
@@ -199,13 +202,13 @@ class CompactionPass:
         self, view: memoryview, survivor_range: _SurvivorRange, deriver: Deriver, version: CompactedVersion
     ) -> None:
         """Add a batch's survivors to the new version; a batch without any is not decoded."""
-        header = unpack_header(view)
+        header = unpack_header(view, typed=True)
         base_offset, end_offset = header.base_offset, header.end_offset
         if survivor_range.next_wanted(base_offset, end_offset) == end_offset:
             deriver.skip_to(end_offset)
             return
         deriver.skip_to(base_offset)
-        batch = RecordBatch.parse(view)
+        batch = RecordBatch.parse(view, self._reader.layouts)
         _write(version, _derived(deriver.add, batch, self._kept(batch, survivor_range.survivors)))
 
     def _kept(self, batch: RecordBatch, survivors: Offsets) -> Bools | None:
@@ -248,7 +251,7 @@ class CompactionPass:
         """
         offsets = _ascending(found)
         last = int(offsets[self._survivors_max // 2])
-        header = unpack_header(self._read(last, self._terms.horizon)[0][0])
+        header = unpack_header(self._read(last, self._terms.horizon)[0][0], typed=True)
         end = header.base_offset if header.base_offset > start else header.end_offset
         return [offsets[offsets < end]], end
 

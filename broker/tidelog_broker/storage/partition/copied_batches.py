@@ -13,6 +13,8 @@ from crc32c import crc32c
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import Buffer, Flags, digest_after, unpack_header
+from tidelog_proto.batch.row_layout import Layouts
+from tidelog_proto.batch.typed_verification import verify_typed_stored
 from tidelog_proto.batch.verification import verify_stored
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES
@@ -25,15 +27,21 @@ class LogPosition(NamedTuple):
     digest: int
 
 
-def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition) -> LogPosition:
+def check_copied(
+    batches: Sequence[Buffer], *, epoch: int, position: LogPosition, layouts: Layouts | None = None
+) -> LogPosition:
     """Return the end of `batches` if they are complete and valid and continue an epoch at `position` without a gap.
 
+    Args:
+        layouts: of the batches of a typed topic, see `HeldEpochs`. Only derived batches need them.
+
     Raises:
-        ProtocolError: CORRUPT_BATCH and others of `unpack_header`: none of the batches may be used.
+        ProtocolError: CORRUPT_BATCH and others of `unpack_header`: none of the batches may be used. EPOCH_CHANGING if
+            this node does not know the schema of a derived batch yet.
     """
     offset, digest = position
     for batch in batches:
-        header = unpack_header(batch)
+        header = unpack_header(batch, typed=layouts is not None)
         if header.length != len(batch):
             raise _corrupt(
                 f"received {len(batch)} bytes of a batch at offset {header.base_offset}, its header declares "
@@ -52,7 +60,10 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
             )
         if header.flags & Flags.DERIVED:
             # No owner has verified a derived batch, which a node has built from verified ones, so check all of it.
-            verify_stored(batch)
+            if layouts is None:
+                verify_stored(batch)
+            else:
+                verify_typed_stored(batch, layouts)
         digest = digest_after(batch, 0, digest)
         if header.digest != digest:
             raise _corrupt(

@@ -58,7 +58,14 @@ class DetachedEpochs:
                 runs.append([store])
         found: list[RunReaders] = []
         for stores in runs:
-            run = HeldEpochs(held.disk, held.directory, held.name, stores, segment_bytes=held.segment_bytes)
+            run = HeldEpochs(
+                held.disk,
+                held.directory,
+                held.name,
+                stores,
+                segment_bytes=held.segment_bytes,
+                layouts=held.layouts,
+            )
             reader = PartitionLogReader(run)
             matching, projecting = MatchingReader(run, record_indexes(run)), ProjectingReader(run, reader)
             found.append(RunReaders(run.start_offset, run.end_offset, reader, matching, projecting))

@@ -141,7 +141,7 @@ class EpochCopies:
         Raises:
             NotHeldError: the copy was not begun, or retention has removed it.
         """
-        return self._copy_of(epoch).append(batches)
+        return self._copy_of(epoch).append(batches, self._held.layouts)
 
     def finish_copy(self, epoch: int, decided: int | None = None) -> bool:
         """Add a complete copy to the log, durably, and every other complete one that becomes contiguous.

@@ -110,7 +110,7 @@ class EpochRepair:
         """
         log = self._repairing(epoch)
         assert log.is_repairing, "truncate_to_valid_prefix was not called"
-        check_copied(batches, epoch=epoch, position=self._repaired_to(epoch))
+        check_copied(batches, epoch=epoch, position=self._repaired_to(epoch), layouts=self._held.layouts)
         if batches:
             log.ensure_space(sum(padded(len(batch)) for batch in batches))
             log.append(batches)

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from tidelog_broker.storage.engine.reading import Extent
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
 
@@ -40,13 +41,14 @@ def readable_extents_reversed(held: HeldEpochs, limit_offset: int) -> Generator[
 def checking(extent: Extent, slot: int, batch: memoryview) -> Iterator[None]:
     """Add the position to errors about a batch that is corrupt or not the one that the index lists.
 
-    A failed read of the batch's body is not damage, so a `StorageError` is passed on.
+    A failed read of the batch's body is not damage, and neither is a schema that this node does not know yet, so a
+    `StorageError` and EPOCH_CHANGING are passed on.
 
     Raises:
         DamagedError: the batch is corrupt.
     """
     try:
-        found, expected = unpack_header(batch).base_offset, extent.offset_of(slot)
+        found, expected = unpack_header(batch, typed=True).base_offset, extent.offset_of(slot)
         if found != expected:
             raise DamagedError.at(
                 *extent.place_of(slot), f"the batch has base offset {found}, but the index lists {expected}"
@@ -55,4 +57,6 @@ def checking(extent: Extent, slot: int, batch: memoryview) -> Iterator[None]:
     except StorageError:
         raise
     except ProtocolError as error:
+        if error.code == pb.EPOCH_CHANGING:
+            raise  # This node does not know the schema of the batch yet.
         raise DamagedError.at(*extent.place_of(slot), error.message) from error

@@ -24,6 +24,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     compacted_dir_name,
     missing_epoch,
 )
+from tidelog_proto.batch.row_layout import Layouts
 
 
 class LostEpoch(NamedTuple):
@@ -51,6 +52,7 @@ class HeldEpochs:
         gone_below: retention on this node has deleted the records below this offset.
         replaced: directories of older versions, to be removed.
         segment_bytes: the segment size of epochs and segments that begin from now on.
+        layouts: of the batches of a typed topic, by schema number; None for an untyped topic.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class HeldEpochs:
         *,
         segment_bytes: int,
         lost: LostEpoch | None = None,
+        layouts: Layouts | None = None,
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -72,6 +75,7 @@ class HeldEpochs:
         self.gone_below = 0
         self.replaced: list[Path] = []
         self.segment_bytes = segment_bytes
+        self.layouts = layouts
 
     @property
     def active(self) -> EpochStore | None:

@@ -31,6 +31,7 @@ from tidelog_proto.batch.header import Buffer, Flags, unpack_header
 from tidelog_proto.batch.key_hash import hash_one
 from tidelog_proto.batch.newest_row import newest_row, record_alone
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB, MIB
 
 WORK_BYTES: Final = 8 * MIB
@@ -189,7 +190,7 @@ class MatchingReader:
                     if work.is_done:
                         return ReadResult(found, position)
                     work.spend(len(batch))
-                    matching = _filtered(extent, slot, batch, record_filter)
+                    matching = _filtered(extent, slot, batch, record_filter, self._held.layouts)
                     if matching is not None:
                         if found and len(matching) > left_bytes:
                             return ReadResult(found, position)
@@ -209,7 +210,7 @@ class MatchingReader:
     def _newest(
         self, limit_offset: int, record_filter: RecordFilter, work_bytes: int, *, with_record: bool
     ) -> NewestMatch:
-        work, lookup = _Work(work_bytes), self._lookup_of(record_filter)
+        work, lookup, layouts = _Work(work_bytes), self._lookup_of(record_filter), self._held.layouts
         with closing(readable_extents_reversed(self._held, limit_offset)) as extents:
             for extent in extents:
                 for slot, batch in self._batches(extent, lookup, newest=True):
@@ -217,9 +218,9 @@ class MatchingReader:
                         return NewestMatch(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
                     if with_record:
-                        newest = _newest_record_in(extent, slot, batch, record_filter)
+                        newest = _newest_record_in(extent, slot, batch, record_filter, layouts)
                     else:
-                        newest = _newest_in(extent, slot, batch, record_filter, self._recent)
+                        newest = _newest_in(extent, slot, batch, record_filter, self._recent, layouts=layouts)
                     if newest is not None:
                         return newest
                 work.spend(PROBE_BYTES)
@@ -302,18 +303,25 @@ def _read_run(extent: Extent, run: tuple[int, int], *, newest: bool) -> Iterator
     yield from reversed(found) if newest else found
 
 
-def _filtered(extent: Extent, slot: int, batch: memoryview, record_filter: RecordFilter) -> Buffer | None:
+def _filtered(
+    extent: Extent, slot: int, batch: memoryview, record_filter: RecordFilter, layouts: Layouts | None
+) -> Buffer | None:
     """Return the matching records of a batch; None if no record matches.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
     """
     with checking(extent, slot, batch):
-        return filter_batch(batch, key=record_filter.key, tag=record_filter.tag)
+        return filter_batch(batch, key=record_filter.key, tag=record_filter.tag, layouts=layouts)
 
 
-def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: RecordFilter) -> ReadResult:
+def filter_all(
+    batches: Sequence[memoryview], max_bytes: int, record_filter: RecordFilter, layouts: Layouts | None = None
+) -> ReadResult:
     """Return about `max_bytes` of matching records of batches in memory, and the end offset of the examined batches.
+
+    Args:
+        layouts: of the batches of a typed topic, see `HeldEpochs`.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.
@@ -321,20 +329,26 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: Rec
     found: list[memoryview] = []
     left_bytes, position = max_bytes, 0
     for batch in batches:
-        matching = filter_batch(batch, key=record_filter.key, tag=record_filter.tag)
+        matching = filter_batch(batch, key=record_filter.key, tag=record_filter.tag, layouts=layouts)
         if matching is not None:
             if found and len(matching) > left_bytes:
                 break
             found.append(memoryview(matching))
             left_bytes -= len(matching)
-        position = unpack_header(batch).end_offset
+        position = unpack_header(batch, typed=True).end_offset
         if left_bytes <= 0:
             break
     return ReadResult(found, position)
 
 
 def _newest_in(
-    extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
+    extent: Extent,
+    slot: int,
+    view: memoryview,
+    record_filter: RecordFilter,
+    recent: _RecentMatches,
+    *,
+    layouts: Layouts | None,
 ) -> NewestMatch | None:
     """Return the last matching record of a batch, None if no record matches.
 
@@ -344,7 +358,7 @@ def _newest_in(
         DamagedError: the batch is not the one that the index lists.
     """
     with checking(extent, slot, view):
-        batch = RecordBatch.parse(view)
+        batch = RecordBatch.parse(view, layouts)
         rows = matching_rows(batch, key=record_filter.key, tag=record_filter.tag)
         if rows is None:
             return None
@@ -353,14 +367,16 @@ def _newest_in(
         return _match_of(batch, int(np.flatnonzero(rows)[-1]))
 
 
-def _newest_record_in(extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter) -> NewestMatch | None:
+def _newest_record_in(
+    extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter, layouts: Layouts | None
+) -> NewestMatch | None:
     """Return the last matching record of a batch, alone in a batch; None if no record matches.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
     """
     with checking(extent, slot, view):
-        batch = RecordBatch.parse(view)
+        batch = RecordBatch.parse(view, layouts)
         row = newest_row(batch, key=record_filter.key, tag=record_filter.tag)
         if row is None:
             return None

@@ -30,6 +30,7 @@ from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.key_hash import Hashes, hash_slices, slices_of
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.row_layout import Layouts
 
 SLICES_MAX: Final = 1 << 16
 MERGE_ROWS: Final = 1 << 16
@@ -97,10 +98,12 @@ class NewestSearch:
         read: reads the log.
         horizon: the offset at which the search ends.
         memory_bytes: approximate bound for keys in memory.
+        layouts: of the batches of a typed topic, see `HeldEpochs`.
     """
 
-    def __init__(self, read: Read, *, horizon: int, memory_bytes: int) -> None:
+    def __init__(self, read: Read, *, horizon: int, memory_bytes: int, layouts: Layouts | None = None) -> None:
         self._read = read
+        self._layouts = layouts
         self._horizon = horizon
         self._memory_bytes = memory_bytes
         self._is_repeating = False
@@ -250,7 +253,7 @@ class NewestSearch:
         expected: int | None = None
         while offset < self._horizon:
             views, offset = self._read(offset, self._horizon)
-            batches = [RecordBatch.parse(view) for view in views]
+            batches = [RecordBatch.parse(view, self._layouts) for view in views]
             for batch in batches:
                 if batch.base_offset != expected and expected is not None:
                     raise DamagedError(
@@ -264,7 +267,7 @@ class NewestSearch:
         at = 0
         while at < len(wanted):
             views, next_offset = self._read(int(wanted[at]), self._horizon)
-            yield [RecordBatch.parse(view) for view in views]
+            yield [RecordBatch.parse(view, self._layouts) for view in views]
             at = int(np.searchsorted(wanted, next_offset))
 
 

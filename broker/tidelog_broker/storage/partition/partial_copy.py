@@ -19,6 +19,7 @@ from tidelog_broker.storage.partition.copied_batches import LogPosition, check_c
 from tidelog_broker.storage.partition.partition_dirs import partial_copy_dir_name, put_aside
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import Buffer
+from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
 
 
@@ -110,8 +111,11 @@ class PartialCopy:
         """Whether the copy reaches the decided end with the decided digest."""
         return self.position == self.target.end
 
-    def append(self, batches: Sequence[Buffer]) -> LogPosition:
+    def append(self, batches: Sequence[Buffer], layouts: Layouts | None = None) -> LogPosition:
         """Verify batches and append them; return the new position. `seal` makes them durable.
+
+        Args:
+            layouts: of the batches of a typed topic, see `HeldEpochs`.
 
         Raises:
             ProtocolError: CORRUPT_BATCH and others: the batches are refused and nothing has changed.
@@ -120,7 +124,7 @@ class PartialCopy:
             StorageFailedError: the disk failed.
         """
         target = self.target
-        reached = check_copied(batches, epoch=target.epoch, position=self.position)
+        reached = check_copied(batches, epoch=target.epoch, position=self.position, layouts=layouts)
         if reached.offset > target.end.offset:
             raise ProtocolError(
                 pb.CORRUPT_BATCH,

@@ -58,6 +58,7 @@ from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_broker.storage.partition.projecting import ProjectingReader
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, drop_snapshots_behind, save_snapshot
 from tidelog_proto.batch.header import Buffer
+from tidelog_proto.batch.row_layout import Layouts
 
 
 class LogBeginning(NamedTuple):
@@ -103,9 +104,20 @@ class PartitionLog:
 
     @classmethod
     def open(
-        cls, disk: Volume, partitions_dir: Path, *, topic: str, topic_id: bytes, partition: int, segment_bytes: int
+        cls,
+        disk: Volume,
+        partitions_dir: Path,
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        segment_bytes: int,
+        layouts: Layouts | None = None,
     ) -> PartitionLog:
         """Recover the epochs of a partition; damage does not raise an error, but puts the log into LIMBO, see `limbo`.
+
+        Args:
+            layouts: of the batches of a typed topic, see `HeldEpochs`.
 
         Raises:
             StorageFailedError: the disk cannot be read or written.
@@ -121,7 +133,8 @@ class PartitionLog:
                 copies = list(partial_copy_dirs(disk.fs, directory))
         except OSError as error:
             raise unreadable(f"{directory} cannot be opened", error) from error
-        return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), copies)
+        held = HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost, layouts=layouts)
+        return cls(held, copies)
 
     # ----------------------------------------------------------------------------------------- state
 
@@ -133,6 +146,11 @@ class PartitionLog:
     @segment_bytes.setter
     def segment_bytes(self, size_bytes: int) -> None:
         self._held.segment_bytes = size_bytes
+
+    @property
+    def layouts(self) -> Layouts | None:
+        """The layouts of the batches of a typed topic, by schema number; None for an untyped topic."""
+        return self._held.layouts
 
     @property
     def epochs(self) -> tuple[EpochStore, ...]:

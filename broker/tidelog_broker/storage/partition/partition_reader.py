@@ -11,6 +11,7 @@ from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, load_snapshots
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader
+from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX
 
@@ -22,6 +23,11 @@ class PartitionLogReader:
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
+
+    @property
+    def layouts(self) -> Layouts | None:
+        """See `HeldEpochs.layouts`."""
+        return self._held.layouts
 
     def read(self, offset: int, max_bytes: int, *, limit_offset: int, to_send: bool = False) -> FoundBatches:
         """Read whole batches across epochs; otherwise as `EpochReading.read`.

@@ -78,7 +78,7 @@ class ProjectingReader:
             for extent in extents:
                 head = extent.head(extent.first)
                 with checking(extent, extent.first, head):
-                    return projection.keeps(unpack_header(head))
+                    return projection.keeps(unpack_header(head, typed=True))
         return True
 
     def _read(self, offset: int, left_bytes: int, limit_offset: int, projection: Projection) -> ReadResult:
@@ -101,7 +101,7 @@ def _below(found: FoundBatches, end_offset: int) -> ReadResult:
     """Drop batches after the first one that begin at or after an offset."""
     batches, next_offset = found.batches, found.next_offset
     for number, head in enumerate(found.heads[1:], 1):
-        base_offset = unpack_header(head).base_offset
+        base_offset = unpack_header(head, typed=True).base_offset
         if base_offset >= end_offset:
             return ReadResult(batches[:number], base_offset)
     return ReadResult(batches, next_offset)
@@ -139,7 +139,7 @@ def _one_of(
     """Read the needed part of a batch; None if the batch exceeds `left_bytes`, unless `at_least_one`."""
     head = extent.head(slot)
     with checking(extent, slot, head):
-        header = unpack_header(head)
+        header = unpack_header(head, typed=True)
         if projection.skips(header):
             return _Examined(slot + 1, [], LOOK_BYTES)
         if not needs_body(header, projection.columns):
@@ -160,5 +160,5 @@ def project_all(batches: list[memoryview], projection: Projection) -> list[memor
     return [
         memoryview(project(batch, projection.columns))
         for batch in batches
-        if not projection.skips(unpack_header(batch))
+        if not projection.skips(unpack_header(batch, typed=True))
     ]

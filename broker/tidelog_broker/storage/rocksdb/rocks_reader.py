@@ -172,7 +172,7 @@ class RocksReader(EpochReading):
         if slot < 1 or index.offsets[slot] != offset:
             return None
         try:
-            return unpack_header(self._rows.batches(index, slot - 1, slot)[0]).digest
+            return unpack_header(self._rows.batches(index, slot - 1, slot)[0], typed=True).digest
         except ChangedError as error:
             raise self._rows.missing(offset) from error
         except StorageError:
@@ -195,7 +195,7 @@ class RocksReader(EpochReading):
             first = extent.first
             while first < extent.stop:
                 stop = extent.window_stop(first, extent.stop)
-                yield from map(unpack_header, extent.read(first, stop))
+                yield from (unpack_header(batch, typed=True) for batch in extent.read(first, stop))
                 first = stop
 
     def find_by_time(self, timestamp_us: int, from_offset: int = 0) -> int | None:
@@ -221,7 +221,7 @@ class RocksReader(EpochReading):
         while first < stop:
             last = window_stop(index, first, stop)
             for batch in RocksExtent(self._rows, part, index, (first, last, 0)).read(first, last):
-                header = unpack_header(batch)
+                header = unpack_header(batch, typed=True)
                 if header.max_timestamp_us >= timestamp_us:
                     return header.base_offset
             first = last
@@ -393,14 +393,14 @@ def verified_to(rows: Rows, index: Index, first: int, stop: int, digest: int) ->
             reason = _fault(batch, index.offsets[first], digest)
             if reason:
                 return first, digest, reason
-            digest = unpack_header(batch).digest
+            digest = unpack_header(batch, typed=True).digest
             first += 1
     return stop, digest, ""
 
 
 def _fault(batch: memoryview, offset: int, digest: int) -> str:
     try:
-        header = unpack_header(batch)
+        header = unpack_header(batch, typed=True)
     except ProtocolError as error:
         return error.message
     if header.base_offset != offset:

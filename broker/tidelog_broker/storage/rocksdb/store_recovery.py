@@ -110,7 +110,7 @@ def store_end(database: Database, store: int) -> int | None:
     end_offset = last[0] if last[0] is not None else base_offset
     for _, batch in database.rows(BATCHES, row_key(b"", store, end_offset), store_key(b"", store + 1)):
         try:
-            end_offset = unpack_header(batch).end_offset
+            end_offset = unpack_header(batch, typed=True).end_offset
         except ProtocolError:
             return end_offset
     return end_offset
@@ -211,7 +211,7 @@ def _take_end(database: Database, part: RocksPart, store: int, offset: int) -> s
         batch = database.get(BATCHES, row_key(b"", store, offset))
         if batch is None:
             return "the database does not have it"
-        header = unpack_header(batch)
+        header = unpack_header(batch, typed=True)
     except StorageFailedError:
         raise
     except ProtocolError as error:
@@ -228,7 +228,7 @@ def _check_newest(rows: Rows) -> str:
     first = 0 if part.growing is not None else max(0, len(index) - 1)
     digest = part.start_digest
     if first:
-        digest = unpack_header(rows.batches(index, first - 1, first)[0]).digest
+        digest = unpack_header(rows.batches(index, first - 1, first)[0], typed=True).digest
     reached, digest, reason = verified_to(rows, index, first, len(index), digest)
     if not reason and digest != part.end_digest:
         return f"the newest part ends with digest {digest:#x}, expected {part.end_digest:#x}"

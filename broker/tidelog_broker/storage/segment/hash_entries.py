@@ -108,7 +108,7 @@ def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColum
     Raises:
         ProtocolError, ValueError: the batch is corrupt.
     """
-    header: BatchHeader = unpack_header(window.data, at)
+    header: BatchHeader = unpack_header(window.data, at, typed=True)
     if header.length != length:
         raise ValueError(f"the batch has {header.length} bytes, the index lists {length}")
     if crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:

@@ -115,7 +115,7 @@ def read_headers(opened: OpenSegment, path: Path, *, offset: int, end_offset: in
     for slot in range(max(0, index.slot_of(offset)), index.slots_below(end_offset)):
         position = index.place(slot).position
         try:
-            yield unpack_header(opened.file.pread(HEADER_BYTES, position))
+            yield unpack_header(opened.file.pread(HEADER_BYTES, position), typed=True)
         except ProtocolError as error:
             raise DamagedError.at(path, position, error.message) from error
         except OSError as error:
@@ -138,7 +138,7 @@ def read_digest(opened: OpenSegment, path: Path, offset: int) -> int | None:
         return None
     position = index.place(slot - 1).position
     try:
-        header = unpack_header(opened.file.pread(HEADER_BYTES, position))
+        header = unpack_header(opened.file.pread(HEADER_BYTES, position), typed=True)
     except ProtocolError as error:
         raise DamagedError.at(path, position, error.message) from error
     except OSError as error:

@@ -137,7 +137,7 @@ def _step(window: Window, scan: SegmentScan) -> Stop | None:
         scan.end_position = position + MARK_BYTES
         return None
     try:
-        header = unpack_header(head)
+        header = unpack_header(head, typed=True)
     except ProtocolError as error:
         return Stop("bad", position, error.message)
     fault = check_chain(header, head, scan)

@@ -91,13 +91,13 @@ async def test_invalid_batch_is_refused_alone(node: Node, peer: Peer, make: Call
     assert counted(node.broker.metrics.batches_refused) == 1
 
 
-async def test_typed_batches_are_refused_while_no_topic_is_typed(node: Node, peer: Peer) -> None:
+async def test_typed_batch_for_an_untyped_topic_is_refused(node: Node, peer: Peer) -> None:
     schema = schema_of(Field(0, "n", INT32))
     typed = encoded(row_layout(schema), pa.RecordBatch.from_pydict({"n": [1, 2]}))
     topic = await peer.create()
     first, bad, last = await peer.publish(topic.topic_id, batch(b"first"), typed, batch(b"last"))
-    assert (bad.error.code, bad.error.definite) == (pb.UNSUPPORTED_BATCH, True)
-    assert "the batch is typed (version 2, schema 1)" in bad.error.message
+    assert (bad.error.code, bad.error.definite) == (pb.SCHEMA_MISMATCH, True)
+    assert "topic 't' is not typed, and the batch has a schema" in bad.error.message
     assert [first.base_offset, last.base_offset] == [0, 1]
     assert await peer.read_all(topic.topic_id) == [b"first", b"last"]
     assert counted(node.broker.metrics.batches_refused) == 1

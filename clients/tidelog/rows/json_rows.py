@@ -1,0 +1,159 @@
+"""Rows as JSON objects, and back.
+
+Fields are in the order of the schema. Decimals are strings, times RFC 3339 (those of `timestamp[us, UTC]` end with Z),
+dates `YYYY-MM-DD`, bytes base64, and the numbers that JSON lacks the strings "NaN", "Infinity" and "-Infinity".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import numpy as np
+
+from tidelog.rows.row_reader import RowReader, leaf_values
+from tidelog.rows.value_checks import RowError
+from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.schema.data_types import Kind
+from tidelog_proto.schema.fields import Field, Path, path_text
+from tidelog_proto.schema.schema_error import shown
+from tidelog_proto.schema.topic_schema import Schema
+
+_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
+
+
+def json_values(reader: RowReader, batch: RecordBatch) -> list[bytes | None]:
+    """Return each record's row as a JSON object in UTF-8; None for a tombstone.
+
+    Raises:
+        ProtocolError: as `RowReader.arrays`.
+    """
+    dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+    return [None if row is None else dump(row).encode() for row in reader.rows(batch, json_leaves)]
+
+
+def json_leaves(array: Any, field: Field) -> list[Any]:
+    """Return the values of a leaf as what JSON has."""
+    kind = field.type.kind
+    if kind is Kind.FLOAT32:
+        # The shortest text that is this number among those of 32 bits: 21.3, and not 21.299999237060547.
+        return [None if each is None else _finite(float(str(np.float32(each)))) for each in array.to_pylist()]
+    convert = _TO_JSON.get(kind)
+    values = leaf_values(array, field)
+    return values if convert is None else [None if value is None else convert(value) for value in values]
+
+
+def _finite(number: float) -> float | str:
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+_TO_JSON: Final[Mapping[Kind, Callable[[Any], Any]]] = {
+    Kind.FLOAT64: _finite,
+    Kind.DECIMAL128: lambda value: format(value, "f"),
+    Kind.BINARY: lambda value: base64.b64encode(value).decode(),
+    Kind.DATE32: date.isoformat,
+    Kind.TIMESTAMP: datetime.isoformat,
+    Kind.TIMESTAMP_UTC: lambda value: value.isoformat().replace("+00:00", "Z"),
+}
+
+
+def row_of_json(schema: Schema, text: bytes | str) -> dict[str, Any]:
+    """Return the row of a JSON object, for `RowWriter.copy`, which checks it.
+
+    Raises:
+        RowError: the text is not a JSON object, a name is repeated, or a value is not the JSON form of its field.
+    """
+    try:
+        row = json.loads(text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise RowError(
+            f"the topic is typed, and {shown(text)} is not a JSON object with its fields: {error}"
+        ) from error
+    if not isinstance(row, dict):
+        raise RowError(f"the topic is typed, and {shown(text)} is not a JSON object with its fields; give an object")
+    return row_of_object(schema, row)
+
+
+def row_of_object(schema: Schema, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a parsed JSON object whose numbers with a fraction or exponent are Decimals or floats.
+
+    Raises:
+        RowError: a value is not the JSON form of its field.
+    """
+    return _struct(row, schema.fields, ())
+
+
+def _struct(row: Mapping[str, Any], fields: Sequence[Field], path: Path) -> dict[str, Any]:
+    by_name = {field.name: field for field in fields}
+    return {
+        name: value if (field := by_name.get(name)) is None else _value(value, field, (*path, name))
+        for name, value in row.items()
+    }
+
+
+def _value(value: Any, field: Field, path: Path) -> Any:
+    """Return the Python value for a JSON value; what has no JSON form of the field is left to the check of the row."""
+    kind = field.type.kind
+    if value is None:
+        return None
+    if kind is Kind.STRUCT and isinstance(value, dict):
+        return _struct(value, field.children, path)
+    if kind is Kind.LIST and isinstance(value, list):
+        (item,) = field.children
+        return [_value(each, item, (*path, item.name)) for each in value]
+    if kind in _FLOATS:
+        return _float(value)
+    convert = _FROM_TEXT.get(kind)
+    if convert is None or not isinstance(value, str):
+        return value
+    try:
+        return convert(value)
+    except (ValueError, InvalidOperation, binascii.Error) as error:
+        raise RowError(
+            f"field {shown(path_text(path))}: {shown(value)} is not the JSON form of {field.type}: {error}; give "
+            f"{_FORMS[kind]}"
+        ) from error
+
+
+def _float(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+_FROM_TEXT: Final[Mapping[Kind, Callable[[str], Any]]] = {
+    Kind.DECIMAL128: Decimal,
+    Kind.BINARY: lambda text: base64.b64decode(text, validate=True),
+    Kind.DATE32: date.fromisoformat,
+    Kind.TIMESTAMP: datetime.fromisoformat,
+    Kind.TIMESTAMP_UTC: datetime.fromisoformat,
+}
+_FORMS: Final = {
+    Kind.DECIMAL128: "a string such as '1.50'",
+    Kind.BINARY: "base64",
+    Kind.DATE32: "a string such as '2026-01-31'",
+    Kind.TIMESTAMP: "a string such as '2026-01-31T08:00:00'",
+    Kind.TIMESTAMP_UTC: "a string such as '2026-01-31T08:00:00Z'",
+}
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON; use the string {name!r}")
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    listed = list(pairs)
+    row = dict(listed)
+    if len(row) != len(listed):
+        names = [name for name, _ in listed]
+        raise ValueError(f"a name is repeated: {shown(sorted({name for name in names if names.count(name) > 1}))}")
+    return row

@@ -1,0 +1,95 @@
+"""How a consumer shows the rows of typed topics: as dictionaries, instances of a class, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+from tidelog.errors import InvalidRequestError
+from tidelog.model import ConsumedBatch
+from tidelog.rows.json_rows import json_values
+from tidelog.rows.row_models import Build, check_model, model_builder
+from tidelog_proto.schema.topic_schema import Schema
+
+Values = Literal["rows", "json"]
+"""Whether the value of a record is a row, or bytes with its JSON."""
+
+
+class RowView(NamedTuple):
+    """The options of a consumer for typed topics.
+
+    Attributes:
+        columns: the fields of a row, in order; None for all.
+        values: what the value of a record is.
+        model: the class of rows; None for dictionaries.
+        build: makes an instance of it.
+    """
+
+    columns: tuple[str, ...] | None = None
+    values: Values = "rows"
+    model: type | None = None
+    build: Build | None = None
+
+    @classmethod
+    def of(cls, *, columns: Sequence[str] | None, values: str, rows: type | None) -> RowView:
+        """Check the arguments of `Client.consumer` for rows.
+
+        Raises:
+            InvalidRequestError: an argument has an invalid value.
+        """
+        if values not in get_args(Values):
+            raise InvalidRequestError(f"values must be one of {get_args(Values)}, got {values!r}")
+        if rows is not None and values == "json":
+            raise InvalidRequestError("rows= and values='json' exclude each other; pass one of them")
+        if columns is not None and (
+            isinstance(columns, str)
+            or not columns
+            or len(set(columns)) != len(columns)
+            or not all(isinstance(name, str) for name in columns)
+        ):
+            raise InvalidRequestError(f"columns must be a list of different names of fields, got {columns!r}")
+        names = None if columns is None else tuple(columns)
+        return cls(names, "json" if values == "json" else "rows", rows, None if rows is None else model_builder(rows))
+
+    def check_untyped(self, topic: str) -> None:
+        """Check that the options can be used with a topic whose values are bytes.
+
+        Raises:
+            InvalidRequestError: an option needs a typed topic.
+        """
+        if self.columns is not None or self.model is not None:
+            raise InvalidRequestError(
+                f"topic {topic!r} is not typed: its values are bytes without columns; leave columns= and rows= out, "
+                "and use value_deserializer"
+            )
+
+    def values_of(self, batch: ConsumedBatch) -> list[Any]:
+        """Return the value of each record of a batch of a typed topic, before `build`; None for a tombstone.
+
+        Raises:
+            InvalidRequestError: the schema lacks a column, or a field that the class requires.
+            ProtocolError: CORRUPT_BATCH if the body does not decode.
+        """
+        schema = _schema_of(batch)
+        names = {field.name for field in schema.fields}
+        if unknown := [name for name in self.columns or () if name not in names]:
+            raise InvalidRequestError(
+                f"columns {unknown} are not fields of schema {schema.number} of topic {batch.topic!r}; it has "
+                f"{sorted(names)}"
+            )
+        if self.model is not None:
+            check_model(self.model, schema)
+        reader = batch.reader(self.columns)
+        assert reader is not None
+        return json_values(reader, batch.batch) if self.values == "json" else reader.rows(batch.batch)
+
+    def json_of(self, batch: ConsumedBatch) -> list[bytes | None]:
+        """Return the value of each record with all fields as JSON; see `json_rows`."""
+        reader = batch.reader()
+        assert reader is not None
+        return json_values(reader, batch.batch)
+
+
+def _schema_of(batch: ConsumedBatch) -> Schema:
+    assert batch.batch.layout is not None
+    return batch.schema or batch.batch.layout.schema
