@@ -1,6 +1,6 @@
 """A topic changes its engine under load, while the owner of `__meta` and the owner of its partition are killed.
 
-Nobody asks for new epochs: a change takes effect by itself.
+No request ends an epoch: a change takes effect by itself.
 """
 
 from __future__ import annotations
