@@ -1,6 +1,6 @@
 """The fields of a projected typed batch: one bit for each leaf of the column `value`.
 
-A reader names fields by their ids, which are the same in all schemas of a topic. A field of structs or lists stands for
+A reader names fields by their ids, which are the same in all schemas of a topic. A struct or list selects
 all leaves below it, and a leaf brings the structs and lists above it. The body of a projected batch with a column
 `value` begins with its selection: bit i, from the lowest bit of the first byte on, is set if the batch has leaf i of
 the schema's fields without a role, depth first. Its size follows from the schema: a bit a leaf, padded to 8 bytes.

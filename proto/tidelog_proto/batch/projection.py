@@ -139,7 +139,7 @@ def projected_batch(
     Args:
         header, body: of the batch in the log; the body's CRC matches.
         description, lengths: of the message in the body, compared with its columns.
-        cut: what the result has.
+        cut: the columns, arrays and buffers of the result.
     """
     head, places, parts = bytearray(cut.template.head), cut.template.places, list[Buffer]()
     at = 0

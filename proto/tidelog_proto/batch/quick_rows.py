@@ -5,7 +5,7 @@ before it allow. Then the null counts are compared with the bitmaps, offsets mus
 be UTF-8, and dates, timestamps, decimals and keys must be in their ranges. Values under nulls are not excused. All
 batches that are not surely valid are left to `typed_verification.py`, which also reports errors.
 
-What follows from the metadata alone is remembered: producers of small batches send the same few shapes repeatedly.
+The conclusions from the metadata are remembered: producers of small batches send the same few shapes repeatedly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEW_NUMBERS: Final = 128
 _DECIMALS_MAX: Final = 256
 """Decimals of a column that are compared one by one."""
 _REMEMBERED_BYTES_MAX: Final = 4 * KIB
-"""Size of prefix and metadata up to which what follows from them is remembered, which takes at most some 10 MB."""
+"""Size of prefix and metadata up to which the conclusions from them are remembered, which takes at most some 10 MB."""
 _NUMBER: Final = struct.Struct("<q")
 _WRITER_PADDING_BYTES: Final = 64
 _OFFSET_BYTES: Final = 4
@@ -55,7 +55,7 @@ _FORMATS: Final = {_DATE: "i", _STAMP: "q", _TIME: "q"}
 
 
 class _Check(NamedTuple):
-    """What is checked of the values of an array.
+    """The check of the values of an array.
 
     Attributes:
         kind: the check.
@@ -142,7 +142,7 @@ class _Offsets(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """What remains to be checked in the data of a message."""
+    """The checks of the data of a message."""
 
     bitmaps: tuple[_Bitmap, ...]
     numbers: tuple[_Numbers, ...]

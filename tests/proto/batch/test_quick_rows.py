@@ -91,7 +91,7 @@ def test_usual_batches_are_accepted(schema: Schema, data: st.DataObject) -> None
 @given(schema=schemas(), seed=st.integers(0, 2**32), data=st.data())
 @settings(max_examples=60)
 def test_hand_and_pyarrow_agree_on_changed_numbers(schema: Schema, seed: int, data: st.DataObject) -> None:
-    """Bytes and numbers of valid batches are changed: what is accepted by hand is accepted by pyarrow, too."""
+    """Bytes and numbers of valid batches are changed; pyarrow accepts each batch that is accepted by hand."""
     layouts = layouts_of(schema)
     good = encoded(layouts[1], data.draw(rows_of_schema(schema)))
     draw = random.Random(seed)
