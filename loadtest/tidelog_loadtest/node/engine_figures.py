@@ -11,11 +11,14 @@ from typing import Any, Final, Literal
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from tidelog.model import FileModel, Flush
 from tidelog_loadtest.measure.environment import Environment
 
 StorageName = Literal["segment", "shared", "rocksdb", "memory"]
 PARTITION_COUNTS: Final = (1, 1_000, 10_000)
 """The default numbers of partitions."""
+COUNTED_FROM: Final = 100
+"""Number of used partitions from which the memory of each is meaningful: a node takes some when it is first used."""
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
@@ -25,8 +28,8 @@ class Storage:
     """The settings of a topic that decide where its records are stored, and when they are durable."""
 
     engine: str
-    file_model: str
-    flush: str
+    file_model: FileModel
+    flush: Flush
 
 
 STORAGES: Final[dict[StorageName, Storage]] = {
@@ -47,7 +50,7 @@ class EnginesPlan:
         counts: numbers of partitions; each storage is measured with each number, on a node of its own.
         used_max: maximum number of partitions that get records.
         size_bytes: size of a value.
-        window: number of pending records in the measurement of the rate.
+        window: number of pending records in the measurement of the rate; at most one for each used partition.
         rounds: number of rounds of latency and rate.
         records: number of records in a round of latency, and in the measurement of the delivery.
         seconds: duration of a round of the rate.
@@ -129,9 +132,12 @@ class EnginePoint:
 
     @property
     def used_partition_bytes(self) -> float:
-        """The private memory that a partition added when it got records; 0 if none did."""
+        """The private memory that a partition added when it got records; 0 if fewer than `COUNTED_FROM` did.
+
+        It includes the newest records in memory.
+        """
         added = self.rss_anon_bytes - self.created_rss_anon_bytes
-        return max(0, added) / self.used if self.used else 0.0
+        return max(0, added) / self.used if self.used >= COUNTED_FROM else 0.0
 
 
 @dataclass(slots=True)
@@ -169,7 +175,7 @@ class EnginesResult:
     def _speed(self) -> Table:
         ratios = ", ".join(f"{ratio:.1f} at {count:,}" for count, ratio in self.shared_ratios().items())
         table = _table(
-            f"Batches of one record, {self.plan.size_bytes} bytes, {self.plan.window:,} pending",
+            f"Batches of one record, {self.plan.size_bytes} bytes, up to {self.plan.window:,} pending",
             *("publish p50, p99", "probe", "delivery p50", "records/s", "probe", "CPU", "probe", "first use"),
             caption=f"Rate of shared, relative to segment, by partitions: {ratios}" if ratios else None,
         )

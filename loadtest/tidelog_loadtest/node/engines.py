@@ -24,7 +24,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,7 +159,8 @@ class _Comparison:
 
     async def _first_use(self, producer: Producer) -> None:
         point = self._point
-        wanted = iter(range(min(self._plan.used_max, point.partitions)))
+        count = min(self._plan.used_max, point.partitions)
+        wanted = iter(range(count))
         began_s = time.monotonic()
 
         async def send_in_turn() -> None:
@@ -169,7 +170,7 @@ class _Comparison:
                 if time.monotonic() > began_s + FIRST_USE_S_MAX:
                     break
 
-        await self._at_once(send_in_turn)
+        await self._at_once(send_in_turn, count)
         point.first_use_per_s = point.used / (time.monotonic() - began_s)
         self._say("used")
 
@@ -183,7 +184,7 @@ class _Comparison:
                 if side is self._point.node:
                     run = await self._spread(producer, in_turn)
                 else:
-                    run = await self._probe(Budget(seconds=self._plan.seconds), window=self._plan.window)
+                    run = await self._probe(Budget(seconds=self._plan.seconds), window=self._window(self._point.used))
                 used_s[number] += cpu_s(child.process.pid) - before_s
                 records[number] += run.records
                 side.rates.append(run.records_per_s)
@@ -202,13 +203,17 @@ class _Comparison:
 
         budget.begin()
         run.begin()
-        await self._at_once(send_in_turn)
+        await self._at_once(send_in_turn, self._point.used)
         run.end()
         return run
 
-    async def _at_once(self, work: Any) -> None:
+    def _window(self, partitions: int) -> int:
+        """Return the number of pending records: at most one in each partition, which a client would join to a batch."""
+        return min(self._plan.window, partitions)
+
+    async def _at_once(self, work: Callable[[], Coroutine[Any, Any, None]], partitions: int) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._plan.window):
+            for _ in range(self._window(partitions)):
                 group.create_task(work())
 
     async def _probe(self, budget: Budget, *, window: int) -> Run:

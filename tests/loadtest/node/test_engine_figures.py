@@ -22,10 +22,10 @@ def test_shared_files_are_compared_with_segments_of_as_many_partitions() -> None
 
 
 def test_memory_of_a_used_partition_is_what_it_added() -> None:
-    point = EnginePoint("segment", 9, used=4, created_rss_anon_bytes=1_000, rss_anon_bytes=5_000)
-    assert point.used_partition_bytes == 1_000
-    assert EnginePoint("segment", 9, used=4, created_rss_anon_bytes=5_000).used_partition_bytes == 0
-    assert EnginePoint("segment", 9, rss_anon_bytes=5_000).used_partition_bytes == 0
+    point = EnginePoint("segment", 999, used=400, created_rss_anon_bytes=1_000, rss_anon_bytes=5_000)
+    assert point.used_partition_bytes == 10
+    assert EnginePoint("segment", 999, used=400, created_rss_anon_bytes=5_000).used_partition_bytes == 0
+    assert EnginePoint("segment", 9, used=4, rss_anon_bytes=5_000).used_partition_bytes == 0, "too few to tell"
 
 
 def test_tables_have_a_row_for_each_point_and_the_ratio() -> None:

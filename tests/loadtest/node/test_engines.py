@@ -9,6 +9,7 @@ from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest.node import engines
 from tidelog_loadtest.node.engine_figures import STORAGES, EnginesPlan
 from tidelog_loadtest.node.engines import ENGINE_STEPS, compare_engines
+from tidelog_loadtest.stand.single_node import start_node
 
 
 def left_in(directory: Path) -> list[Path]:
@@ -40,14 +41,12 @@ async def test_all_storages_are_measured_beside_the_probe(tmp_path: Path) -> Non
 async def test_a_node_that_ends_is_named_with_the_end_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = engines.start_node
-
     async def dying(*arguments: object, **options: object) -> object:
-        node = await started(*arguments, **options)  # type: ignore[arg-type]
+        node = await start_node(*arguments, **options)  # type: ignore[arg-type]
         asyncio.get_running_loop().call_later(0.5, node.process.kill)
         return node
 
-    monkeypatch.setattr(engines, "start_node", dying)
+    monkeypatch.setattr("tidelog_loadtest.node.engines.start_node", dying)
     monkeypatch.setattr(engines, "DELIVERY_TIMEOUT_S", 2.0)
     plan = EnginesPlan(("segment",), (1,), records=100_000, idle_s=0.1, data=tmp_path)
     with pytest.raises(CommandFailed, match="node exited unexpectedly with code -9") as failed:
