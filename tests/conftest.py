@@ -14,6 +14,8 @@ import httpx
 import pytest
 from hypothesis import settings
 from tests.tiers import is_slow
+from tests.work_units import UnitScheduling, order_of
+from xdist.remote import Producer
 
 from tidelog.testing import free_ports
 
@@ -92,8 +94,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
     on a busy machine, so these tests have more time, too. The tests of a module in ONE_PROCESS stay together, too.
     First of all hooks of its kind: the one that reads the groups would otherwise have done so before there are any.
-    Tests in `tests/tiers.py` are marked as slow.
+    Tests in `tests/tiers.py` are marked as slow. Processes that share the tests run them in the order of `order_of`.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: order_of(item.nodeid.partition("::")[0]))
     for item in items:
         if is_slow(item.nodeid):
             item.add_marker(pytest.mark.slow)
@@ -103,6 +107,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(MACHINE_TIMEOUT_S))
         elif (path := item.nodeid.partition("::")[0]) in ONE_PROCESS:
             item.add_marker(pytest.mark.xdist_group(path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitScheduling | None:
+    """Return who divides the tests among processes with `--dist loadgroup`, see `tests/work_units.py`."""
+    return UnitScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)
