@@ -8,15 +8,19 @@ import signal
 import ssl
 from collections.abc import Callable, Generator, Iterator
 from functools import cache, wraps
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import settings
-from tests.tiers import is_slow
+from tests.tiers import is_left_out, is_slow
+from tests.work_units import UnitScheduling, order_of
+from xdist.remote import Producer
 
 from tidelog.testing import free_ports
 
+TESTS = Path(__file__).parent
 MACHINE_TIMEOUT_S = 300
 ONE_PROCESS = {
     "tests/cli/admin/test_spark_bundle.py",
@@ -92,8 +96,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
     on a busy machine, so these tests have more time, too. The tests of a module in ONE_PROCESS stay together, too.
     First of all hooks of its kind: the one that reads the groups would otherwise have done so before there are any.
-    Tests in `tests/tiers.py` are marked as slow.
+    Tests in `tests/tiers.py` are marked as slow. Processes that share the tests run them in the order of `order_of`.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: order_of(item.nodeid.partition("::")[0]))
     for item in items:
         if is_slow(item.nodeid):
             item.add_marker(pytest.mark.slow)
@@ -103,6 +109,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(MACHINE_TIMEOUT_S))
         elif (path := item.nodeid.partition("::")[0]) in ONE_PROCESS:
             item.add_marker(pytest.mark.xdist_group(path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitScheduling | None:
+    """Return who divides the tests among processes with `--dist loadgroup`, see `tests/work_units.py`."""
+    return UnitScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files and folders of which `make test`, or `make testslow`, runs no test."""
+    if not collection_path.is_relative_to(TESTS):
+        return None
+    name = collection_path.relative_to(TESTS.parent).as_posix() + ("/" if collection_path.is_dir() else "")
+    return True if is_left_out(name, config.getoption("markexpr")) else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,9 @@ A test that fails twice fails the run, as do more than 5 failures and errors of 
 
 The tests keep their files in memory where there is room: a node that starts syncs dozens of files, which takes most of
 the time of a short test. With the variable TMPDIR they keep them there.
+
+Python keeps compiled files during the tests, whatever PYTHONDONTWRITEBYTECODE says: the tests start hundreds of
+processes, and each would compile the project again.
 """
 
 from __future__ import annotations
@@ -81,6 +84,11 @@ def with_files_in_memory(environ: Mapping[str, str], memory: Path = MEMORY) -> d
     return {**environ, "TMPDIR": str(place)} if is_private else dict(environ)
 
 
+def with_compiled_files(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without the one that keeps Python from writing compiled files."""
+    return {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def failed_in(cache: Path) -> list[str]:
     """Return the ids of the tests that failed in the last run with this cache directory."""
     try:
@@ -113,7 +121,7 @@ def compile_tests(environ: Mapping[str, str], tests: Path = TESTS) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests with the arguments of pytest and return the exit code."""
-    environ = with_files_in_memory(os.environ)
+    environ = with_compiled_files(with_files_in_memory(os.environ))
     compile_tests(environ)
 
     def run_pytest(given: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,27 @@ def test_files_are_in_memory_where_there_is_room(tmp_path: Path, monkeypatch: py
     place.rmdir()
     place.symlink_to(tmp_path)
     assert suite.with_files_in_memory({"a": "b"}, tmp_path) == {"a": "b"}
+
+
+def test_compiled_files_are_kept() -> None:
+    assert suite.with_compiled_files({"a": "b", "PYTHONDONTWRITEBYTECODE": "1"}) == {"a": "b"}
+
+
+def test_main_runs_pytest_with_compiled_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[Mapping[str, str]] = []
+
+    def run(command: Sequence[str], *, env: Mapping[str, str], check: bool) -> subprocess.CompletedProcess[str]:
+        given.append(env)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(suite, "compile_tests", given.append)
+    monkeypatch.setattr(suite, "run_suite", lambda arguments, *, run_pytest: run_pytest(arguments))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert suite.main(["-q"]) == 0
+    assert len(given) == 2
+    assert all("PYTHONDONTWRITEBYTECODE" not in environ for environ in given)
 
 
 def test_many_failures_are_not_repeated(folder: Path) -> None:

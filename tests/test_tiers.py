@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tiers import SLOW, is_slow
+from tests.tiers import FAST_ONLY, SLOW, SLOW_ONLY, is_left_out, is_slow
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,6 +23,31 @@ def test_tests_of_a_slow_folder_are_slow(request: pytest.FixtureRequest) -> None
 
 def test_continuous_integration_runs_what_make_test_leaves_out() -> None:
     recipes = (ROOT / "Makefile").read_text()
-    assert '-m "not long and not slow"' in recipes
-    assert '-m "slow and not long"' in recipes
+    assert f'-m "{FAST_ONLY}"' in recipes
+    assert f'-m "{SLOW_ONLY}"' in recipes
     assert "test testslow" in (ROOT / ".ci/run").read_text()
+
+
+def test_either_command_collects_each_file() -> None:
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    for expression, is_chosen in ((FAST_ONLY, lambda path: not is_slow(path)), (SLOW_ONLY, is_slow)):
+        found = [path for path in files if not any(is_left_out(each, expression) for each in [*folders_of(path), path])]
+        assert found == [path for path in files if is_chosen(path)]
+        assert 0 < len(found) < len(files)
+
+
+def test_other_commands_leave_out_nothing() -> None:
+    paths = ["tests/", "tests/faults/", "tests/faults/test_short.py", "tests/test_tiers.py"]
+    assert not any(is_left_out(path, expression) for path in paths for expression in ("", "not long", "slow"))
+
+
+def test_only_the_list_makes_tests_slow() -> None:
+    """Else `make testslow` would not collect the file of a test that is marked itself."""
+    mark = "mark." + "slow"
+    marking = [path for path in (ROOT / "tests").rglob("*.py") if mark in path.read_text()]
+    assert marking == [ROOT / "tests/conftest.py"]
+
+
+def folders_of(path: str) -> list[str]:
+    """Return the folders above a file, each with a slash at its end."""
+    return [f"{folder.as_posix()}/" for folder in Path(path).parents if folder != Path()]

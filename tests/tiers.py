@@ -25,6 +25,24 @@ SLOW: Final = (
 """Folders and files, from the top of the repository."""
 
 
+FAST_ONLY: Final = "not long and not slow"
+SLOW_ONLY: Final = "slow and not long"
+"""The expressions of markers with which `make test` and `make testslow` select tests."""
+
+
+def is_left_out(path: str, expression: str) -> bool:
+    """Return whether no test below a path is selected, so that pytest need not import the files.
+
+    Args:
+        path: a file, or a folder that ends with a slash, from the top of the repository.
+        expression: of markers, as given to pytest; others than the two above leave out nothing.
+    """
+    if expression == FAST_ONLY:
+        return is_slow(path)
+    is_above = path.endswith("/") and any(each.startswith(path) for each in SLOW)
+    return expression == SLOW_ONLY and not is_above and not is_slow(path)
+
+
 def is_slow(path: str) -> bool:
     """Return whether a file of tests is among `SLOW`.
 

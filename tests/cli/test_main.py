@@ -94,6 +94,12 @@ def test_a_node_loads_neither_the_gateway_nor_the_benchmarks() -> None:
     assert ended.stdout.splitlines()[-1] == "['tidelog_broker']"
 
 
+def test_servers_load_nothing_that_formats_tables() -> None:
+    program = "import sys, tidelog_cli.main, tidelog_broker.cli.commands, tidelog_gateway.commands; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "rich" not in ended.stdout.split()
+
+
 def test_a_python_without_assertions_is_refused() -> None:
     command = [sys.executable, "-O", "-m", "tidelog_cli", "--version"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

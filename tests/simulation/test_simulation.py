@@ -30,9 +30,12 @@ LOSING_SEEDS = [range(8), pytest.param(range(8, 40), marks=pytest.mark.long)]
 RECOVERY_SEEDS = 30
 DEDUPLICATED_SEEDS = 40
 KEYED_SEEDS = 30
-SHARED_SEEDS = 24
+SHARED_ID_SEEDS = [
+    range(24),
+    *(pytest.param(range(first, first + 44), marks=pytest.mark.long) for first in range(24, 200, 44)),
+]
 MEMORY_SEEDS = 100
-SHARED_SEEDS = 200
+SHARED_FILE_SEEDS = 200
 
 
 @pytest.mark.parametrize(
@@ -73,13 +76,14 @@ def test_every_invariant_holds_with_deduplication() -> None:
     assert acked > DEDUPLICATED_SEEDS
 
 
-def test_every_invariant_holds_with_shared_producer_ids() -> None:
+@pytest.mark.parametrize("seeds", SHARED_ID_SEEDS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_every_invariant_holds_with_shared_producer_ids(seeds: range) -> None:
     acked = 0
-    for seed in range(SHARED_SEEDS):
+    for seed in seeds:
         result = run_seed(seed, mixture=SHARED_IDS)
         assert not result.invariant, report(result)
         acked += result.acked
-    assert acked > SHARED_SEEDS
+    assert acked > len(seeds)
 
 
 def test_every_invariant_holds_with_request_keys() -> None:
@@ -135,7 +139,7 @@ def test_an_ended_epoch_of_which_only_prefixes_were_written_is_lost_as_a_whole(s
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, SHARED_SEEDS, 20))]
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, SHARED_FILE_SEEDS, 20))]
 )
 def test_every_invariant_holds_with_shared_files(first: int) -> None:
     for seed in range(first, first + 20):

@@ -18,10 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
 
 from tidelog_broker.base.bootstrap import BootstrapError, load_bootstrap
 from tidelog_broker.storage.directory.engine_marker import is_engine_marker, marked_engine
@@ -216,6 +212,15 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _reports(path: Path) -> Iterator[SegmentReport]:
     """Verify `path` with a progress bar on a terminal; an unusable path ends the command, see `_readable`."""
+    from rich.console import Console  # noqa: PLC0415 - `tidelog node` loads this module and needs no rich
+    from rich.progress import (  # noqa: PLC0415 - as above
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TransferSpeedColumn,
+    )
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -242,6 +247,10 @@ def _show(reports: list[SegmentReport], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps([_document(report) for report in reports], indent=2) + "\n")
         return
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - `tidelog node` loads this module and needs no rich
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415 - as above
+
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_COLUMNS)
