@@ -42,7 +42,7 @@ class _LayoutCache:
 
     def __init__(self, bytes_max: int, lock: AbstractContextManager[Any]) -> None:
         self._bytes_max = bytes_max
-        self.size_bytes = 0
+        self._size_bytes = 0
         self._layouts: OrderedDict[bytes, RowLayout] = OrderedDict()
         self._lock = lock
 
@@ -61,9 +61,9 @@ class _LayoutCache:
         with self._lock:
             if record not in self._layouts:
                 self._layouts[record] = made
-                self.size_bytes += len(record)
-                while self.size_bytes > self._bytes_max and len(self._layouts) > 1:
-                    self.size_bytes -= len(self._layouts.popitem(last=False)[0])
+                self._size_bytes += len(record)
+                while self._size_bytes > self._bytes_max and len(self._layouts) > 1:
+                    self._size_bytes -= len(self._layouts.popitem(last=False)[0])
         return made
 
 
@@ -149,11 +149,6 @@ class SchemaRegistry:
         self._by_topic: dict[bytes, TopicSchemas] = {}
         self.size_bytes = 0
         """Size of the records of all topics."""
-
-    @property
-    def cached_bytes(self) -> int:
-        """Size of the records whose layouts are cached."""
-        return self._cache.size_bytes
 
     def apply(self, record: pb.SchemaRecord) -> bool:
         """Apply a durable record of a topic that is not deleted; return whether it is new."""

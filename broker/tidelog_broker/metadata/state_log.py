@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.positions import GroupOffsets
@@ -32,6 +32,7 @@ from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.core.unknown_fields import unknown_fields
 from tidelog_broker.metadata.features import FeatureGate
 from tidelog_broker.metadata.levels import wrapped_level
+from tidelog_broker.metadata.value_batches import StateRecord, value_batches
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import QueuedBatch
 from tidelog_proto import broker_pb2 as pb
@@ -50,16 +51,6 @@ _READ_BYTES: Final = 256 * KIB
 WRITE_TIMEOUT_S: Final = 20.0
 _READY_TIMEOUT_S: Final = 5.0
 RECORDS_PER_BATCH: Final = 10_000
-_VALUES_BYTES_MAX: Final = 12 * MIB
-"""Maximum size of the values of a batch; a topic and its first schema are less, so that they are in one batch."""
-
-
-class StateRecord(Protocol):
-    """A protobuf message, or an equivalent of one, that a state log writes as the value of a record."""
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        """Return the message's bytes."""
-        ...
 
 
 class StateLog:
@@ -201,7 +192,7 @@ class StateLog:
             ProtocolError: the records were refused, or the outcome is unknown; EPOCH_CHANGING (definite) if the epoch
                 has ended, and the records have to be computed again.
         """
-        for values in _parts(records):
+        for values in value_batches(records, RECORDS_PER_BATCH):
             written_bytes = await self._append(values, epoch=epoch)
             self._bytes_since_snapshot += written_bytes
         self._begin_snapshot_if_due(epoch)
@@ -295,7 +286,7 @@ class StateLog:
             start = self.applied
             size_bytes = 0
             live = list(self._live())
-            for values in _parts(live):
+            for values in value_batches(live, RECORDS_PER_BATCH):
                 size_bytes += await self._append(values, epoch=epoch, changes=False)
             self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
             await self._partition.retention.delete_before(start, epoch=epoch)
@@ -308,21 +299,6 @@ class StateLog:
             )
         finally:
             self._snapshotting = False
-
-
-def _parts(records: Iterable[StateRecord]) -> Iterator[list[bytes]]:
-    """Yield the values of records, divided into batches."""
-    values: list[bytes] = []
-    size_bytes = 0
-    for record in records:
-        value = record.SerializeToString()
-        if values and (len(values) == RECORDS_PER_BATCH or size_bytes + len(value) > _VALUES_BYTES_MAX):
-            yield values
-            values, size_bytes = [], 0
-        values.append(value)
-        size_bytes += len(value)
-    if values:
-        yield values
 
 
 class MetaLog(StateLog):

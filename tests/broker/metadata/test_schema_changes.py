@@ -88,9 +88,9 @@ async def test_schemas_reach_all_nodes_and_survive_takeovers(founded: Founded) -
     await founded.crash(owner)
     left = sorted(founded.nodes)
     peer = await reader(founded, left[0])
-    await founded.until(lambda: founded.owner(key, left[0]) in left, "nobody takes over")
+    await founded.until(lambda: founded.owner(key, left[0]) in left, "no node takes over")
     assert (await stored(peer, topic.topic_id, typed_batch(FIRST, 3))).base_offset == 2
-    await founded.until(lambda: founded.owner(META_KEY, left[0]) in left, "nobody takes __meta over")
+    await founded.until(lambda: founded.owner(META_KEY, left[0]) in left, "no node takes __meta over")
     async with asyncio.timeout(WAIT_S):
         while (reply := (await peer.ask(schema_change=change_to(THIRD, topic.name))).envelope).HasField("error"):
             assert reply.error.retriable, reply
@@ -123,7 +123,7 @@ async def test_owner_whose_meta_lags_answers_that_a_retry_helps(
     asked = pb.Schemas(topic_id=topic.topic_id, numbers=[2])
     assert (await direct.refused(schemas=asked)).code == pb.EPOCH_CHANGING
     (good,) = await direct.publish(topic.topic_id, typed_batch(FIRST, 1))
-    assert not good.HasField("error"), "what it knows is stored meanwhile"
+    assert not good.HasField("error"), "batches of known schemas are stored meanwhile"
     gate.open.set()
     assert (await stored(direct, topic.topic_id, typed_batch(SECOND, 2))).base_offset == 1
     assert [schema.number for schema in (await direct.ask(schemas=asked)).envelope.schemas_reply.schemas] == [2]
@@ -153,7 +153,7 @@ async def test_first_publish_with_a_new_schema_makes_a_lagging_owner_read_meta(
     monkeypatch.setattr(owner.broker.meta_freshness, "is_current", counting)
     direct = await reader(founded, owner.node_id)
     number = direct.post_publish(topic.topic_id, *(typed_batch(SECOND, n) for n in range(50)))
-    await founded.until(lambda: asks > 0, "it asks nobody")
+    await founded.until(lambda: asks > 0, "the owner does not ask")
     gate.open.set()
     results = await direct.published(number)
     assert {result.error.code for result in results} == {pb.EPOCH_CHANGING}

@@ -27,6 +27,7 @@ from tests.broker.typed import (
 from tests.proto.schemas import schema_of
 from tests.proto.typed_batches import layouts_of, retyped, with_columns
 
+from tidelog_broker import broker
 from tidelog_broker.core.schemas import SchemaRegistry
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
@@ -355,7 +356,7 @@ async def test_floor_is_raised_while_producers_write(node: Node, reader: Peer) -
 
 
 async def test_many_schemas_are_used_at_once_with_a_small_cache(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog_broker.broker.SchemaRegistry", partial(SchemaRegistry, layout_bytes=1))
+    monkeypatch.setattr(broker, "SchemaRegistry", partial(SchemaRegistry, layout_bytes=1))
     await stand.start()
     reader = await stand.peer(greet=False)
     await greet_typed(reader)

@@ -14,7 +14,8 @@ from tests.simulation.mutants import Mutant, Replacement
 from tests.simulation.whole import mutations_epochs as epochs
 from tests.simulation.whole import mutations_groups as groups
 from tests.simulation.whole import mutations_incarnations as incarnations
-from tests.simulation.whole.world import CHURNING, GROUPED, HANDED_OVER, MEETING, MIXED, ROLLED_BACK, SLEEPY
+from tests.simulation.whole import mutations_typed as typed
+from tests.simulation.whole.world import CHURNING, GROUPED, HANDED_OVER, MEETING, MIXED, ROLLED_BACK, SLEEPY, TYPED
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.membership import admission
@@ -217,6 +218,11 @@ MUTANTS = {
         Mutant("records of an epoch that is over appended", epochs.epochs_not_compared, mixture=HANDED_OVER),
         Mutant("records compared with the newest epoch only", epochs.newest_epoch_compared, mixture=HANDED_OVER),
         Mutant("positions pending from an earlier epoch", epochs.prepared_counts_for_ever, mixture=HANDED_OVER),
+        Mutant("digest of a schema ignored", typed.digest_ignored, mixture=TYPED),
+        Mutant("lowest schema number ignored", typed.floor_ignored, mixture=TYPED),
+        Mutant("id of a dropped field used again", typed.id_reused, mixture=TYPED),
+        Mutant("narrower types allowed", typed.narrowing_allowed, mixture=TYPED),
+        Mutant("schemas left out of snapshots", typed.left_out_of_snapshots, mixture=TYPED),
     )
 }
 

@@ -207,6 +207,9 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
 
     def watched_apply(self: MetaLog, value: bytes) -> None:
         _note_applied(checks, value)
+        meta = pb.MetaRecord.FromString(value)
+        if world.typed is not None and meta.HasField("schema"):
+            world.typed.applied(meta.schema)
         apply_value(self, value)
         checks.named(self._topics.records())
 

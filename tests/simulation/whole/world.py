@@ -18,6 +18,7 @@ from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.meetings import Meetings
 from tests.simulation.whole.records import Records
 from tests.simulation.whole.topics import Topics
+from tests.simulation.whole.typed import TypedTopic
 
 from tidelog_broker.base.bootstrap import Bootstrap, Founder
 from tidelog_broker.core.topics import META_KEY
@@ -53,6 +54,9 @@ COPIES = 100
 HANDED_OVER = "handed over"
 """Like `GROUPED`, and `__meta` and `__offsets` go to another node and back while records are pending at their owner."""
 HANDED_OVER_SEEDS = 10
+TYPED = "typed"
+"""Kind of worlds with a typed topic whose schema changes."""
+TYPED_SEEDS = 12
 """One of so many seeds is of this kind."""
 
 
@@ -89,6 +93,8 @@ class World:
         if kind is None and seed % HANDED_OVER_SEEDS == HANDED_OVER_SEEDS - 4:
             self.kind = HANDED_OVER
         self.hands_over = self.kind == HANDED_OVER
+        if kind is None and seed % TYPED_SEEDS == TYPED_SEEDS - 2:
+            self.kind = TYPED
         self.churns = self.kind == CHURNING
         self.sleeps = self.kind == SLEEPY
         self.has_groups = self.kind in {GROUPED, HANDED_OVER}
@@ -101,7 +107,7 @@ class World:
             self.loss, self.write_ms = min(self.loss, 0.02), min(self.write_ms, 2.0)
         if self.hands_over:
             self.loss, self.delay_ms = 0.0, min(self.delay_ms, 3.0)
-        if self.churns or self.sleeps:
+        if self.churns or self.sleeps or self.kind == TYPED:
             self.loss, self.delay_ms, self.write_ms = 0.0, min(self.delay_ms, 3.0), min(self.write_ms, 2.0)
         self.cut: set[tuple[int, int]] = set()
         self.calm = False
@@ -113,6 +119,7 @@ class World:
         self.topics = Topics(self)
         self.records = Records(self)
         self.groups = Groups(self) if self.has_groups else None
+        self.typed = TypedTopic(self) if self.kind == TYPED else None
         self.meetings = Meetings(self)
         self.handover = Handover(self) if self.hands_over else None
 
@@ -206,6 +213,8 @@ class World:
                 self.meetings.start()
             if self.groups is not None:
                 self.groups.start()
+            if self.typed is not None:
+                self.typed.start()
             if self.handover is not None:
                 self.handover.start()
             self.clock.run_until(self.clock.now_us + self.fault_ms * 1000)
@@ -259,4 +268,5 @@ class World:
             self.topics.unsettled()
             or (self.records.unsettled() if self.sleeps or self.rolls_back else "")
             or (self.groups.unsettled() if self.groups is not None else "")
+            or (self.typed.unsettled() if self.typed is not None else "")
         )

@@ -14,6 +14,7 @@ from tests.proto.schemas import schema_of
 
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.schema import topic_schema
 from tidelog_proto.schema.data_types import INT8, INT32, STRING
 from tidelog_proto.schema.fields import Field, Role
 from tidelog_proto.schema.schema_messages import message_of_schema, schema_of_message
@@ -241,7 +242,7 @@ async def test_large_schemas_are_paged(peer: Peer) -> None:
 
 
 async def test_number_of_schemas_is_bounded(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog_proto.schema.topic_schema.SCHEMAS_PER_TOPIC_MAX", 2)
+    monkeypatch.setattr(topic_schema, "SCHEMAS_PER_TOPIC_MAX", 2)
     await create_typed(peer)
     await evolve(peer, SECOND)
     refused = await peer.refused(schema_change=_raw_third())
