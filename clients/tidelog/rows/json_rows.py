@@ -101,7 +101,7 @@ def _struct(row: Mapping[str, Any], fields: Sequence[Field], path: Path) -> dict
 
 
 def _value(value: Any, field: Field, path: Path) -> Any:
-    """Return the Python value for a JSON value; what has no JSON form of the field is left to the check of the row."""
+    """Return the Python value for a JSON value; other values are left to the check of the row."""
     kind = field.type.kind
     if value is None:
         return None

@@ -83,11 +83,11 @@ class RowReader:
             ProtocolError: as `arrays`.
         """
         arrays = self.arrays(batch)
-        deleted = self.tombstones(batch)
-        if deleted is None:
+        live = self.live(batch)
+        if live is None:
             return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-        live = pa.RecordBatch.from_arrays(arrays, schema=self._nullable).filter(deleted)
-        return pa.RecordBatch.from_arrays(live.columns, schema=self._arrow)
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._nullable).filter(live)
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self._arrow)
 
     def record_table(self, batch: RecordBatch, partition: int) -> pa.RecordBatch:
         """Return the rows as columns, without tombstones, followed by columns of the records.
@@ -101,15 +101,15 @@ class RowReader:
         names = [name for name in RECORD_COLUMNS.names if _ROLE_OF.get(name) not in taken]
         columns = [*self.arrays(batch), *columns_of_records(batch, partition, names).values()]
         fields = [*self._arrow, *map(RECORD_COLUMNS.field, names)]
-        live = self.tombstones(batch)
+        live = self.live(batch)
         if live is not None:
             nullable = pa.schema([field.with_nullable(nullable=True) for field in fields])
             columns = pa.RecordBatch.from_arrays(columns, schema=nullable).filter(live).columns
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     @staticmethod
-    def tombstones(batch: RecordBatch) -> Any:
-        """Return which records are no tombstones; None if none is one."""
+    def live(batch: RecordBatch) -> Any:
+        """Return which records have a row; None if all have one."""
         columns = batch.columns() if len(batch) else None
         if columns is None or "value" not in columns.schema.names:
             return None
@@ -131,7 +131,7 @@ class RowReader:
         if not names:
             return [{} for _ in range(len(batch))]
         rows: list[dict[str, Any] | None] = [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
-        live = self.tombstones(batch)
+        live = self.live(batch)
         if live is not None:
             for at, is_live in enumerate(live.to_pylist()):
                 if not is_live:

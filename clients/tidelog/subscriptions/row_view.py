@@ -20,7 +20,7 @@ class RowView(NamedTuple):
 
     Attributes:
         columns: the fields of a row, in order; None for all.
-        values: what the value of a record is.
+        values: the form of the value of a record.
         model: the class of rows; None for dictionaries.
         build: makes an instance of it.
     """

@@ -64,7 +64,7 @@ class TypedTable:
         reader = row_reader(batch.layout.schema, self._schema, self._fields)
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))
         by_name |= columns_of_records(batch, partition, [name for name in self._names if name in RECORD_COLUMNS.names])
-        live = reader.tombstones(batch)
+        live = reader.live(batch)
         if self._tombstones:
             by_name[DELETED] = pa.repeat(pa.scalar(False), len(batch)) if live is None else pc.invert(live)
         names = self.arrow.names

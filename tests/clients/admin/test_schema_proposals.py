@@ -27,14 +27,14 @@ def test_roles_are_given_by_name() -> None:
     assert (key.name, time.name, FIRST.field_of(Role.TAG)) == ("id", "at", None)
 
 
-def test_what_becomes_another_type_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_types_that_change_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "tidelog.client"):
         first_schema_of(pa.schema([("a", pa.uint8())]))
     assert "uint8 becomes int16" in caplog.text
 
 
 @pytest.mark.parametrize(("described", "roles"), [(["a int9"], {}), (["a int8"], {"key": "b"}), ("missing.csv", {})])
-def test_what_gives_no_schema_is_refused(described: Any, roles: dict[str, str]) -> None:
+def test_other_descriptions_are_refused(described: Any, roles: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError, match=r"^schema: "):
         first_schema_of(described, **roles)
 
