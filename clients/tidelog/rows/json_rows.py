@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
@@ -26,6 +27,7 @@ from tidelog_proto.schema.schema_error import shown
 from tidelog_proto.schema.topic_schema import Schema
 
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_BEYOND_MICROSECONDS: Final = re.compile(r"[.,]\d{6}(\d+)")
 _FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
 
 
@@ -130,12 +132,18 @@ def _float(value: Any) -> Any:
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
+def _datetime(text: str) -> datetime:
+    if (beyond := _BEYOND_MICROSECONDS.search(text)) and beyond[1].strip("0"):
+        raise ValueError("it has more digits than microseconds")  # `fromisoformat` would leave them out
+    return datetime.fromisoformat(text)
+
+
 _FROM_TEXT: Final[Mapping[Kind, Callable[[str], Any]]] = {
     Kind.DECIMAL128: Decimal,
     Kind.BINARY: lambda text: base64.b64decode(text, validate=True),
     Kind.DATE32: date.fromisoformat,
-    Kind.TIMESTAMP: datetime.fromisoformat,
-    Kind.TIMESTAMP_UTC: datetime.fromisoformat,
+    Kind.TIMESTAMP: _datetime,
+    Kind.TIMESTAMP_UTC: _datetime,
 }
 _FORMS: Final = {
     Kind.DECIMAL128: "a string such as '1.50'",

@@ -50,6 +50,7 @@ def test_json_is_read_back_as_the_same_rows(data: st.DataObject) -> None:
         ('{"raw": "?"}', "give base64"),
         ('{"price": "x"}', "give a string such as '1.50'"),
         ('{"at": "noon"}', "give a string such as '2026-01-31T08:00:00Z'"),
+        ('{"at": "2026-01-01T00:00:00.1234567Z"}', "more digits than microseconds"),
         ('{"place": {"city": 1}, "stops": 1}', "expected"),
         ('{"id": 1.0}', "expected int64, got the Decimal"),
         ('{"id": "1"}', "expected int64, got the str"),
