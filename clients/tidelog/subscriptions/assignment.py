@@ -53,7 +53,7 @@ class Assignment:
     """
 
     def __init__(self, router: Router, options: ConsumerOptions, meter: ConsumerMeter | None = None) -> None:
-        self.cursor = Cursor(options.decoding)
+        self.cursor = Cursor(options.decoding, options.view)
         self.survives_deletion: Callable[[str], bool] = lambda _: False
         self.loads: LoadMeter | None = None
         self._router = router

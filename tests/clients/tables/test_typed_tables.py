@@ -10,9 +10,9 @@ from tests.proto.schema_chains import chains
 from tests.proto.typed_batches import encoded, parsed, rows_of_schema
 
 from tidelog.errors import InvalidRequestError
-from tidelog.rows.row_reader import row_reader
 from tidelog.tables.typed_tables import TableJoiner, TypedTable
 from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.batch.row_reader import row_reader
 from tidelog_proto.schema.next_schema import first_schema
 from tidelog_proto.schema.topic_schema import Schema
 from tidelog_proto.schema.type_text import field_of_text

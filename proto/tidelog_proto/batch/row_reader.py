@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.rows.record_columns import RECORD_COLUMNS, columns_of_records
-from tidelog_proto.batch.columns import TIMESTAMP_TYPE
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog_proto.batch.key_bytes import key_values
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import RowLayout, row_layout
@@ -22,6 +21,18 @@ from tidelog_proto.schema.topic_schema import Schema
 
 ToPython = Callable[[Any, Field], list[Any]]
 """Returns the values of a leaf's array as Python objects."""
+
+RECORD_COLUMNS: Final = pa.schema(
+    [
+        pa.field("_partition", pa.int32(), nullable=False),
+        pa.field("_offset", pa.int64(), nullable=False),
+        pa.field("_timestamp", TIMESTAMP_TYPE, nullable=False),
+        pa.field("_key", pa.binary()),
+        pa.field("_headers", HEADERS_TYPE),
+        pa.field("_tag", pa.string()),
+    ]
+)
+"""The columns of a record besides the fields of its row."""
 
 _COLUMN_OF: Final = {Role.TIME: "timestamp", Role.KEY: "key", Role.TAG: "tag"}
 _ROLE_OF: Final = {"_key": Role.KEY, "_tag": Role.TAG}
@@ -191,3 +202,26 @@ def _with_nulls(array: Any, values: Sequence[Any]) -> list[Any]:
     if not array.null_count:
         return list(values)
     return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
+
+
+def columns_of_records(batch: RecordBatch, partition: int, names: Iterable[str]) -> dict[str, Any]:
+    """Return some of `RECORD_COLUMNS` as Arrow arrays, by name.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH if the body does not decode.
+    """
+    count, found = len(batch), dict[str, Any]()
+    for name in names:
+        stored = name[1:]
+        if name == "_partition":
+            found[name] = pa.repeat(pa.scalar(partition, pa.int32()), count)
+        elif name == "_offset":
+            found[name] = batch.offsets()
+        elif count and stored in batch.columns().schema.names:
+            found[name] = batch.columns().column(stored)
+        elif name == "_timestamp":
+            stamp: Any = pa.scalar(batch.header.base_timestamp_us, pa.int64()).cast(TIMESTAMP_TYPE)
+            found[name] = pa.repeat(stamp, count)
+        else:
+            found[name] = pa.nulls(count, RECORD_COLUMNS.field(name).type)
+    return found
