@@ -244,8 +244,7 @@ class Client:
         reply = await topic_changes.create(self._router, request, exist_ok=exist_ok)
         topic = await whole_topic.whole_topic(self._router, reply)
         check_existing(topic, requested)
-        if exist_ok:
-            await schema_changes.check_existing_schema(self._router, topic, first)
+        await schema_changes.check_existing_schema(self._router, topic, first)
         self._router.metadata.note_created(reply.topics[0])
         return topic
 

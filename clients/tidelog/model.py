@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 import pyarrow as pa
 
-from tidelog.rows.row_reader import RowReader, row_reader
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at
+from tidelog_proto.batch.row_reader import RowReader, row_reader
 from tidelog_proto.schema.topic_schema import Schema
 
 Flush = Literal["always", "interval", "never", "async"]

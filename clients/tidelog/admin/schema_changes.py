@@ -31,7 +31,7 @@ class NextSchema:
     Attributes:
         before: the newest schema of the topic.
         schema: the next one.
-        changes: what changes, field by field.
+        changes: the differences, field by field.
     """
 
     before: Schema
@@ -137,7 +137,10 @@ def set_first_schema(
 
 
 async def check_existing_schema(router: Router, topic: Topic, wanted: Schema | None) -> None:
-    """Check that an existing topic has the fields of a schema; None: that it is not typed.
+    """Check that the first or the newest schema of a topic has these fields; None: that the topic is not typed.
+
+    The topic may be another client's, also without `exist_ok`: after a lost answer, an existing topic is taken for the
+    created one.
 
     Raises:
         TopicExistsError: it has others.
@@ -148,6 +151,8 @@ async def check_existing_schema(router: Router, topic: Topic, wanted: Schema | N
         return
     if not topic.schema_number:
         raise TopicExistsError(f"topic {topic.name!r} exists and is not typed; use another name")
+    if (await router.schemas.layout(topic.topic_id, 1)).schema == wanted:
+        return
     newest = await router.schemas.refresh(topic.topic_id)
     if list(map(_without_ids, newest.fields)) != list(map(_without_ids, wanted.fields)):
         raise TopicExistsError(

@@ -80,7 +80,7 @@ class SchemaEdits(NamedTuple):
 def first_schema_of(
     described: Any, *, key: str | None = None, time: str | None = None, tag: str | None = None
 ) -> Schema:
-    """Return the first schema of a topic; what becomes something else is logged.
+    """Return the first schema of a topic; types that change are logged.
 
     Args:
         described: see `proposal_of`.

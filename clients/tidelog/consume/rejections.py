@@ -14,6 +14,7 @@ from tidelog.subscriptions.batch_records import BatchRecords
 from tidelog.subscriptions.consumer_options import ConsumerOptions
 from tidelog.subscriptions.cursor import Cursor
 from tidelog.subscriptions.deserializers import Decoding
+from tidelog.subscriptions.row_view import RowView
 
 
 class Rejections:
@@ -104,5 +105,5 @@ class Rejections:
             offsets = batch.offset_list()
             index = bisect_left(offsets, record.offset)
             if index < len(offsets) and offsets[index] == record.offset:
-                return BatchRecords(ConsumedBatch(*where, batch), Decoding()).as_sent(index)
+                return BatchRecords(ConsumedBatch(*where, batch), Decoding(), RowView()).as_sent(index)
         return None

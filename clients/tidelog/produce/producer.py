@@ -293,27 +293,40 @@ class Producer:
                     receipt.batch = batch
                     receipt.index = index
                     return receipt
+        preparation = self._preparation
+        if not self._binding.topic_id or preparation.rows is not None:
+            if type(value) is bytes and preparation.plain:
+                preparation.prepare(value, key, headers, tag, partition, timestamp_us)  # refused before a look-up
+            return await self._enqueue_row(
+                lambda: preparation.prepare(value, key, headers, tag, partition, timestamp_us), partition
+            )
+        record = preparation.prepare(value, key, headers, tag, partition, timestamp_us)
+        accepted, pause = self._accept_now(record, partition)
+        if accepted is not None:
+            return accepted
+        return await self._enqueue_in_turn(lambda: record, partition, pause=pause)
 
-        def prepare() -> PreparedRecord:
-            return self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
-
+    async def _enqueue_row(self, prepare: Callable[[], PreparedRecord], partition: int | None) -> PendingReceipt:
+        """Accept a record of a typed topic, or of one that is not known yet."""
         if not self._binding.topic_id:
-            if type(value) is bytes and self._preparation.plain:
-                prepare()  # wrong arguments are refused before the topic is looked up
             return await self._enqueue_in_turn(prepare, partition)
-        return await self._enqueue(await self._prepared(prepare), partition)
+        record = await self._prepared(prepare)
+        accepted, pause = self._accept_now(record, partition)
+        if accepted is not None:
+            return accepted
+        return await self._enqueue_in_turn(lambda: record, partition, pause=pause)
 
-    async def _enqueue(self, record: PreparedRecord, partition: int | None) -> PendingReceipt:
+    def _accept_now(self, record: PreparedRecord, partition: int | None) -> tuple[PendingReceipt | None, bool]:
+        """Accept a record without waiting, if possible; return also whether the caller has to yield first."""
         route = self._known_route(partition)
         # Yield once for each full batch, so that batches are sent while a loop of calls still accepts records.
         pause = self._accumulator.batch is not None and self._accumulator.drain_if_full(record)
-        if route is not None and not pause:
-            if self._preparation.has_partitioner:
-                record = self._preparation.with_partition(record, route.partition_count)
-            accepted = self._accumulator.accept(record, route.partition_count)
-            if accepted is not None:
-                return PendingReceipt(*accepted)
-        return await self._enqueue_in_turn(lambda: record, partition, pause=pause)
+        if route is None or pause:
+            return None, pause
+        if self._preparation.has_partitioner:
+            record = self._preparation.with_partition(record, route.partition_count)
+        accepted = self._accumulator.accept(record, route.partition_count)
+        return (None if accepted is None else PendingReceipt(*accepted)), False
 
     async def _enqueue_in_turn(
         self, prepare: Callable[[], PreparedRecord], partition: int | None, *, pause: bool = False
@@ -348,8 +361,7 @@ class Producer:
         """
         await self.begin()
         now_us = time.time_ns() // 1000
-        record = await self._prepared(lambda: self._preparation.tombstone(fields, now_us))
-        return await (await self._enqueue(record, None))
+        return await (await self._enqueue_row(lambda: self._preparation.tombstone(fields, now_us), None))
 
     async def _prepared(self, prepare: Callable[[], T]) -> T:
         """Return prepared records; if they do not fit the schema, look once for a newer one."""

@@ -13,7 +13,7 @@ from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
 from tidelog.requests.needed_permission import requiring
 from tidelog.requests.record_filters import check_key
-from tidelog.rows.json_rows import json_values
+from tidelog.rows.json_view import json_values
 from tidelog.rows.row_writer import row_writer
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partition_for_key

@@ -1,8 +1,4 @@
-"""Rows as JSON objects, and back.
-
-Fields are in the order of the schema. Decimals are strings, times RFC 3339 (those of `timestamp[us, UTC]` end with Z),
-dates `YYYY-MM-DD`, bytes base64, and the numbers that JSON lacks the strings "NaN", "Infinity" and "-Infinity".
-"""
+"""Rows of JSON objects, in the form that `json_view.py` describes."""
 
 from __future__ import annotations
 
@@ -10,60 +6,21 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-import numpy as np
-
-from tidelog.rows.row_reader import RowReader, leaf_values
 from tidelog.rows.value_checks import RowError
-from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.schema.data_types import Kind
 from tidelog_proto.schema.fields import Field, Path, path_text
 from tidelog_proto.schema.schema_error import shown
 from tidelog_proto.schema.topic_schema import Schema
 
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_BEYOND_MICROSECONDS: Final = re.compile(r"[.,]\d{6}(\d+)")
 _FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
-
-
-def json_values(reader: RowReader, batch: RecordBatch) -> list[bytes | None]:
-    """Return each record's row as a JSON object in UTF-8; None for a tombstone.
-
-    Raises:
-        ProtocolError: as `RowReader.arrays`.
-    """
-    dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-    return [None if row is None else dump(row).encode() for row in reader.rows(batch, json_leaves)]
-
-
-def json_leaves(array: Any, field: Field) -> list[Any]:
-    """Return the values of a leaf as what JSON has."""
-    kind = field.type.kind
-    if kind is Kind.FLOAT32:
-        # The shortest text that is this number among those of 32 bits: 21.3, and not 21.299999237060547.
-        return [None if each is None else _finite(float(str(np.float32(each)))) for each in array.to_pylist()]
-    convert = _TO_JSON.get(kind)
-    values = leaf_values(array, field)
-    return values if convert is None else [None if value is None else convert(value) for value in values]
-
-
-def _finite(number: float) -> float | str:
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-
-
-_TO_JSON: Final[Mapping[Kind, Callable[[Any], Any]]] = {
-    Kind.FLOAT64: _finite,
-    Kind.DECIMAL128: lambda value: format(value, "f"),
-    Kind.BINARY: lambda value: base64.b64encode(value).decode(),
-    Kind.DATE32: date.isoformat,
-    Kind.TIMESTAMP: datetime.isoformat,
-    Kind.TIMESTAMP_UTC: lambda value: value.isoformat().replace("+00:00", "Z"),
-}
 
 
 def row_of_json(schema: Schema, text: bytes | str) -> dict[str, Any]:
@@ -101,7 +58,7 @@ def _struct(row: Mapping[str, Any], fields: Sequence[Field], path: Path) -> dict
 
 
 def _value(value: Any, field: Field, path: Path) -> Any:
-    """Return the Python value for a JSON value; what has no JSON form of the field is left to the check of the row."""
+    """Return the Python value for a JSON value; other values are left to the check of the row."""
     kind = field.type.kind
     if value is None:
         return None
@@ -130,12 +87,18 @@ def _float(value: Any) -> Any:
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
+def _datetime(text: str) -> datetime:
+    if (beyond := _BEYOND_MICROSECONDS.search(text)) and beyond[1].strip("0"):
+        raise ValueError("it has more digits than microseconds")  # `fromisoformat` would leave them out
+    return datetime.fromisoformat(text)
+
+
 _FROM_TEXT: Final[Mapping[Kind, Callable[[str], Any]]] = {
     Kind.DECIMAL128: Decimal,
     Kind.BINARY: lambda text: base64.b64decode(text, validate=True),
     Kind.DATE32: date.fromisoformat,
-    Kind.TIMESTAMP: datetime.fromisoformat,
-    Kind.TIMESTAMP_UTC: datetime.fromisoformat,
+    Kind.TIMESTAMP: _datetime,
+    Kind.TIMESTAMP_UTC: _datetime,
 }
 _FORMS: Final = {
     Kind.DECIMAL128: "a string such as '1.50'",

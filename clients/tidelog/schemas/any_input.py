@@ -31,7 +31,7 @@ def proposal_of(described: Any) -> Proposal:
             `proposal_of_file`.
 
     Raises:
-        SchemaError: it is none of these, or a field has a type that no field of a topic can have.
+        SchemaError: the description is another object, or a field has a type that no field of a topic can have.
         OSError: the file cannot be read.
     """
     if isinstance(described, Proposal):

@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
-from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError, describe_error
+from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.model import ConsumedBatch, TopicPartition, TopicRoute
 from tidelog.requests.needed_permission import requiring
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
@@ -29,6 +30,9 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
 _log: Final = logging.getLogger("tidelog.consumer")
+
+SCHEMAS_WAIT_S: Final = 1.0
+"""How long received batches wait for the newest schemas of their topics."""
 
 PARTITIONS_NAMED_MAX: Final = 20
 """Maximum number of partitions that an error names."""
@@ -49,7 +53,7 @@ class Assignment:
     """
 
     def __init__(self, router: Router, options: ConsumerOptions, meter: ConsumerMeter | None = None) -> None:
-        self.cursor = Cursor(options.decoding)
+        self.cursor = Cursor(options.decoding, options.view)
         self.survives_deletion: Callable[[str], bool] = lambda _: False
         self.loads: LoadMeter | None = None
         self._router = router
@@ -274,11 +278,11 @@ class Assignment:
                 continue
             if newest is None or newest.number < route.schema_number:
                 try:
-                    await schemas.refresh(topic_id)
-                except TidelogError as error:
-                    # Rows are shown under the newest schema that is known; the next batch tries again.
-                    _log.debug("the schemas of %r cannot be read: %s", topic, describe_error(error))
-                    return
+                    async with asyncio.timeout(SCHEMAS_WAIT_S):
+                        await schemas.refresh(topic_id)
+                except (TidelogError, TimeoutError) as error:
+                    # Until the metadata change again, rows are shown under the newest schema that is known.
+                    _log.debug("the schemas of %r cannot be read: %r", topic, error)
         self._schema_revision = revision
 
     def put_back(self, batch: ConsumedBatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tidelog.errors import InvalidRequestError
 from tidelog.model import ConsumedBatch, Record, RecordColumns, record_columns, records_from
 from tidelog.subscriptions.deserializers import Decoder, Decoding, decoder_of
+from tidelog.subscriptions.row_view import RowView
 
 SCHEMA_HEADER: Final = "tidelog-schema"
 """Header of a row that is published as JSON: the number of the schema of its fields."""
@@ -19,6 +20,7 @@ class BatchRecords:
 
     Args:
         batch: a batch with at least one record.
+        view: how rows of typed topics are shown; None: the topic is not typed.
 
     Attributes:
         offsets: offsets of the batch's records.
@@ -29,21 +31,23 @@ class BatchRecords:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
 
-    def __init__(self, batch: ConsumedBatch, decoding: Decoding) -> None:
+    def __init__(self, batch: ConsumedBatch, decoding: Decoding, view: RowView | None = None) -> None:
         self.batch = batch
         self._is_typed = batch.batch.layout is not None
-        self._view = decoding.rows
+        self._view = view
         decode_value = decoding.value
         if self._is_typed:
-            if decode_value is not None and self._view.values != "json":
+            assert view is not None, "rows need a view"
+            if decode_value is not None and view.values != "json":
                 raise InvalidRequestError(
                     f"topic {batch.topic!r} is typed, so its values are rows and need no value_deserializer; leave it "
                     "out, or pass values='json'"
                 )
-            self.values: list[Any] = self._view.values_of(batch)
-            decode_value = decode_value or self._view.build
+            self.values: list[Any] = view.values_of(batch)
+            decode_value = decode_value or view.build
         else:
-            self._view.check_untyped(batch.topic)
+            if view is not None:
+                view.check_untyped(batch.topic)
             self.values = batch.batch.values()
         self._columns = columns = record_columns(batch.batch, self.values)
         self.offsets = batch.batch.offset_list()
@@ -73,7 +77,7 @@ class BatchRecords:
         """Return one record without decoding it; a row as JSON, with its schema in the header `tidelog-schema`."""
         record = next(records_from(self.batch.topic, self.batch.partition, *self._from(index)))
         layout = self.batch.batch.layout
-        if layout is None:
+        if layout is None or self._view is None:
             return record
         number = str((self.batch.schema or layout.schema).number).encode()
         headers = (*record.headers, (SCHEMA_HEADER, number))

@@ -110,6 +110,7 @@ class ConsumerOptions:
     record_filter: RecordFilter | None
     decoding: Decoding
     dead_letter: str | None
+    view: RowView
 
     @classmethod
     def of(
@@ -181,9 +182,10 @@ class ConsumerOptions:
                 key=key_deserializer,
                 on_undecodable=on_undecodable,
                 dead_letter=dead_letter,
-                rows=RowView.of(columns=columns, values=values, rows=rows),
+                has_model=rows is not None,
             ),
             dead_letter,
+            RowView.of(columns=columns, values=values, rows=rows),
         )
 
     @property

@@ -23,6 +23,7 @@ from tidelog.errors import RecordError, UsageError, error_of_local
 from tidelog.model import ConsumedBatch, Record, TopicPartition
 from tidelog.subscriptions.batch_records import BatchRecords
 from tidelog.subscriptions.deserializers import Decoding
+from tidelog.subscriptions.row_view import RowView
 from tidelog_proto.errors import ProtocolError
 
 SKIP_SLICE_S: Final = 0.01
@@ -61,13 +62,14 @@ class Cursor:
         losses: how often the group member has lost all partitions without a graceful revocation.
     """
 
-    def __init__(self, decoding: Decoding | None = None) -> None:
+    def __init__(self, decoding: Decoding | None = None, view: RowView | None = None) -> None:
         self.records: Iterator[Record] = iter(())
         self.skipped = 0
         self.undecodable: Undecodable | None = None
         self.losses = 0
         self._resets: dict[TopicPartition, int] = {}
         self._decoding = decoding or Decoding()
+        self._view = view or RowView()
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
         self._skipped_ranges: dict[TopicPartition, SkippedRange] = {}
@@ -214,7 +216,7 @@ class Cursor:
         with self._lock:
             if self._unopened is not None:
                 try:
-                    rows = BatchRecords(self._unopened, self._decoding)
+                    rows = BatchRecords(self._unopened, self._decoding, self._view)
                 except ProtocolError as error:
                     raise error_of_local(error) from error
                 self._rows, self._unopened = rows, None

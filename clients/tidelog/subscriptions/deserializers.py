@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from tidelog.errors import InvalidRequestError
-from tidelog.subscriptions.row_view import RowView
 
 Deserializer = Literal["json", "utf-8"] | Callable[[bytes], Any]
 """JSON, text, or a function that is called with the bytes of each non-null value or key."""
@@ -38,14 +37,12 @@ class Decoding(NamedTuple):
         value, key: called with the bytes of each value or key; None leaves the bytes as they are.
         to_dead_letter: publish undecodable records to the dead-letter topic.
         skips: skip and count undecodable records.
-        rows: how rows of typed topics are shown.
     """
 
     value: Callable[[bytes], Any] | None = None
     key: Callable[[bytes], Any] | None = None
     to_dead_letter: bool = False
     skips: bool = False
-    rows: RowView = RowView()
 
     @classmethod
     def of(
@@ -55,9 +52,12 @@ class Decoding(NamedTuple):
         key: Deserializer | None,
         on_undecodable: str,
         dead_letter: str | None,
-        rows: RowView | None = None,
+        has_model: bool = False,
     ) -> Decoding:
         """Check the arguments of `Client.consumer` for decoding, and return the decoding.
+
+        Args:
+            has_model: whether rows of typed topics become instances of a class, which may fail, too.
 
         Raises:
             InvalidRequestError: an argument has an invalid value.
@@ -67,10 +67,10 @@ class Decoding(NamedTuple):
                 f"on_undecodable must be one of {get_args(OnUndecodable)}, got {on_undecodable!r}"
             )
         functions = _function("value_deserializer", value), _function("key_deserializer", key)
-        decoding = cls(*functions, dead_letter is not None, on_undecodable == "skip", rows or RowView())
+        decoding = cls(*functions, dead_letter is not None, on_undecodable == "skip")
         if decoding.to_dead_letter and decoding.skips:
             raise InvalidRequestError("on_undecodable='skip' and dead_letter exclude each other; pass one of them")
-        if decoding.skips and value is None and key is None and decoding.rows.model is None:
+        if decoding.skips and value is None and key is None and not has_model:
             raise InvalidRequestError("on_undecodable='skip' needs value_deserializer, key_deserializer or rows")
         return decoding
 

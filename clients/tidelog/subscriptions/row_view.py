@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from tidelog.errors import InvalidRequestError
 from tidelog.model import ConsumedBatch
-from tidelog.rows.json_rows import json_values
+from tidelog.rows.json_view import json_values
 from tidelog.rows.row_models import Build, check_model, model_builder
 from tidelog_proto.schema.topic_schema import Schema
 
@@ -20,7 +20,7 @@ class RowView(NamedTuple):
 
     Attributes:
         columns: the fields of a row, in order; None for all.
-        values: what the value of a record is.
+        values: the form of the value of a record.
         model: the class of rows; None for dictionaries.
         build: makes an instance of it.
     """
@@ -84,7 +84,7 @@ class RowView(NamedTuple):
         return json_values(reader, batch.batch) if self.values == "json" else reader.rows(batch.batch)
 
     def json_of(self, batch: ConsumedBatch) -> list[bytes | None]:
-        """Return the value of each record with all fields as JSON; see `json_rows`."""
+        """Return the value of each record with all fields as JSON; see `json_view`."""
         reader = batch.reader()
         assert reader is not None
         return json_values(reader, batch.batch)

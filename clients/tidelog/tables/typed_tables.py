@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
-from tidelog.rows.record_columns import RECORD_COLUMNS, columns_of_records
-from tidelog.rows.row_reader import row_reader
 from tidelog.tables.joined_batches import JOINED_BYTES
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.batch.row_reader import RECORD_COLUMNS, columns_of_records, row_reader
 from tidelog_proto.batch.typed_rows import DELETED
 from tidelog_proto.schema.fields import Role
 from tidelog_proto.schema.topic_schema import Schema
@@ -64,7 +63,7 @@ class TypedTable:
         reader = row_reader(batch.layout.schema, self._schema, self._fields)
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))
         by_name |= columns_of_records(batch, partition, [name for name in self._names if name in RECORD_COLUMNS.names])
-        live = reader.tombstones(batch)
+        live = reader.live(batch)
         if self._tombstones:
             by_name[DELETED] = pa.repeat(pa.scalar(False), len(batch)) if live is None else pc.invert(live)
         names = self.arrow.names

@@ -21,6 +21,7 @@ CONFIRMS: Final = frozenset(
     {
         *("produce", "export", "import"),
         *("topic create", "topic alter", "topic delete", "topic delete-records", "topic compact"),
+        "topic schema evolve",
         *("group reset", "group delete"),
         *("key revoke", "user create", "user password", "user delete"),
         *("acl grant", "acl revoke", "quota set", "quota remove"),
@@ -45,6 +46,7 @@ PRINTS: Final = frozenset(
     {
         *("up", "consume", "get", "sql", "topic list", "topic describe", "group list", "group describe", "group lag"),
         *("key new", "key create", "key list", "user list", "acl list", "acl test", "quota list"),
+        *("topic schema show", "topic schema check"),
         *("cluster status", "context list", "doctor", "top", "deploy"),
     }
 )
@@ -132,7 +134,7 @@ def output_lost(words: Sequence[str], error: OutputLostError, *, has_run: bool) 
         words: the command and its arguments.
         has_run: whether the command's function was called and changes something (see `changes`).
     """
-    name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)
+    name = next((name for name in (" ".join(words[:3]), " ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)
     if name is None or not has_run:
         if not error.reader_gone:  # A reader such as `head` may stop early.
             note(f"tidelog: standard output could not be written: {error.strerror}; the output is incomplete")

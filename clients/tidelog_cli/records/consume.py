@@ -25,7 +25,7 @@ import typer
 from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.errors import GroupNotEmptyError
 from tidelog.model import record_columns
-from tidelog.rows.json_rows import json_values
+from tidelog.rows.json_view import json_values
 from tidelog.subscriptions.consumer_options import START_WAIT_S
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting

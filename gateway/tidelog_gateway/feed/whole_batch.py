@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_gateway.records.json_encoding import JsonRecords, json_array, payload_sizes
+from tidelog_gateway.records.json_encoding import JsonRecords, check_untyped, json_array, payload_sizes
 from tidelog_proto.batch.record_batch import RecordBatch
 
 _PLAIN = ("key", "value", "tag")
@@ -18,8 +18,10 @@ def whole_batch(batch: RecordBatch, json_bytes_max: int) -> JsonRecords | None:
     """Return all records of a batch as JSON; None if several records are longer than `json_bytes_max` together.
 
     Raises:
+        UnsupportedBatchError: the batch is typed.
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
+    check_untyped(batch)
     columns = batch.columns()
     data = json_array(columns, batch.offset_list(), batch.header.base_timestamp_us)
     if len(data) > json_bytes_max and columns.num_rows > 1:

@@ -21,7 +21,7 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.formats import RecordFormat
 from tidelog_gateway.reading.text_columns import SLICE_BYTES
 from tidelog_gateway.reading.values import FAULT_TEXTS, ValueEncoding, first_fault
-from tidelog_gateway.records.json_encoding import payload_sizes
+from tidelog_gateway.records.json_encoding import check_untyped, payload_sizes
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at
@@ -136,6 +136,7 @@ class RecordsBody:
     async def _take_batch(self, partition: int, batch: RecordBatch, held_bytes: int) -> int:
         if batch.header.codec != Codec.NONE and batch.header.uncompressed_length > DECODED_APART_BYTES:
             await asyncio.to_thread(batch.columns)
+        check_untyped(batch)
         columns = columns_at(batch, partition)
         if not columns.num_rows:
             return batch.end_offset

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.errors import UnsupportedBatchError
 from tidelog.model import Record
 from tidelog_proto.batch.record_batch import RecordBatch
 
@@ -63,14 +64,30 @@ class Rows(NamedTuple):
     payload_ends: list[int]
 
 
+def check_untyped(batch: RecordBatch) -> None:
+    """Refuse a batch whose values are rows: the functions here read the memory of columns of bytes.
+
+    Raises:
+        UnsupportedBatchError: the batch is typed.
+    """
+    if batch.header.typed:
+        raise UnsupportedBatchError(
+            "the topic is typed, and this gateway does not read rows yet; read it with the Python client or `tidelog "
+            "consume`",
+            definite=True,
+        )
+
+
 class BatchReader:
     """Returns the records of one batch in order, some at a time.
 
     Raises (in the constructor):
+        UnsupportedBatchError: the batch is typed.
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
 
     def __init__(self, batch: RecordBatch) -> None:
+        check_untyped(batch)
         self.next_offset = batch.base_offset
         self.end_offset = batch.end_offset
         self._columns = batch.columns()

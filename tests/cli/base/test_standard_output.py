@@ -46,7 +46,10 @@ def full_output() -> Iterator[None]:
         full.close()
 
 
-@pytest.mark.parametrize(("words", "code"), [(["topic", "create", "t"], 0), (["topic", "list"], 1), (["produce"], 0)])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["topic", "create", "t"], 0), (["topic", "list"], 1), (["produce"], 0), (["topic", "schema", "evolve", "t"], 0)],
+)
 def test_a_lost_confirmation_is_success_and_a_lost_result_is_not(
     words: list[str], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from tidelog.produce.record_preparation import RecordPreparation
 def test_a_record_is_serialized_before_it_is_checked_and_measured() -> None:
     preparation = RecordPreparation(ProducerOptions(key_serializer="utf-8", value_serializer="json"))
     record = preparation.prepare([1], "k", None, "tag", 3, 12)
-    assert record == (b"[1]", b"k", None, "tag", 3, 12, record_size_bytes(b"[1]", b"k", None, "tag"))
+    assert record == (b"[1]", b"k", None, "tag", 3, 12, record_size_bytes(b"[1]", b"k", None, "tag"), None)
     assert not preparation.plain
     assert preparation.prepare(None, None, None, None, None, None)[:2] == (None, None)
     assert (preparation.values([1, None]), preparation.keys(["a"]), preparation.keys(None)) == (

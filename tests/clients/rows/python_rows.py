@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 from tests.proto.typed_batches import NOW_US, values_of
 
-from tidelog.rows.row_reader import row_reader
 from tidelog.rows.row_writer import row_writer
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.batch.row_reader import row_reader
 from tidelog_proto.schema.data_types import Kind
 from tidelog_proto.schema.fields import Field, Role
 from tidelog_proto.schema.topic_schema import Schema

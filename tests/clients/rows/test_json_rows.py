@@ -10,10 +10,11 @@ from tests.clients.rows.python_rows import python_rows, read, stored
 from tests.clients.rows.test_row_writer import ROW, SCHEMA
 from tests.proto.schemas import schemas
 
-from tidelog.rows.json_rows import json_values, row_of_json
-from tidelog.rows.row_reader import row_reader
+from tidelog.rows.json_rows import row_of_json
+from tidelog.rows.json_view import json_values
 from tidelog.rows.row_writer import row_writer
 from tidelog.rows.value_checks import RowError
+from tidelog_proto.batch.row_reader import row_reader
 from tidelog_proto.schema.topic_schema import Schema
 
 
@@ -50,6 +51,7 @@ def test_json_is_read_back_as_the_same_rows(data: st.DataObject) -> None:
         ('{"raw": "?"}', "give base64"),
         ('{"price": "x"}', "give a string such as '1.50'"),
         ('{"at": "noon"}', "give a string such as '2026-01-31T08:00:00Z'"),
+        ('{"at": "2026-01-01T00:00:00.1234567Z"}', "more digits than microseconds"),
         ('{"place": {"city": 1}, "stops": 1}', "expected"),
         ('{"id": 1.0}', "expected int64, got the Decimal"),
         ('{"id": "1"}', "expected int64, got the str"),

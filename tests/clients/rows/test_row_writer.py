@@ -198,7 +198,7 @@ def test_models_are_rows() -> None:
 
 
 @pytest.mark.parametrize("row", [None, b'{"id": 1}', "text", 5, [("id", 1)], Sale])
-def test_what_is_no_row_is_refused(row: Any) -> None:
+def test_other_objects_are_refused(row: Any) -> None:
     with pytest.raises(RowError, match="a row must be a dict, a dataclass or a pydantic model"):
         row_writer(SCHEMA).copy(row)
 

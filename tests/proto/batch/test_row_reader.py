@@ -8,9 +8,9 @@ from tests.clients.rows.python_rows import python_rows, read, stored
 from tests.proto.schema_chains import chains
 from tests.proto.typed_batches import encoded, parsed, rows_of_schema
 
-from tidelog.rows.row_reader import row_reader
 from tidelog.rows.row_writer import row_writer
 from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.batch.row_reader import row_reader
 from tidelog_proto.batch.typed_rows import rows_of
 from tidelog_proto.schema.fields import Field
 from tidelog_proto.schema.next_schema import first_schema

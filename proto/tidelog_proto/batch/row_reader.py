@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.rows.record_columns import RECORD_COLUMNS, columns_of_records
-from tidelog_proto.batch.columns import TIMESTAMP_TYPE
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog_proto.batch.key_bytes import key_values
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import RowLayout, row_layout
@@ -22,6 +21,18 @@ from tidelog_proto.schema.topic_schema import Schema
 
 ToPython = Callable[[Any, Field], list[Any]]
 """Returns the values of a leaf's array as Python objects."""
+
+RECORD_COLUMNS: Final = pa.schema(
+    [
+        pa.field("_partition", pa.int32(), nullable=False),
+        pa.field("_offset", pa.int64(), nullable=False),
+        pa.field("_timestamp", TIMESTAMP_TYPE, nullable=False),
+        pa.field("_key", pa.binary()),
+        pa.field("_headers", HEADERS_TYPE),
+        pa.field("_tag", pa.string()),
+    ]
+)
+"""The columns of a record besides the fields of its row."""
 
 _COLUMN_OF: Final = {Role.TIME: "timestamp", Role.KEY: "key", Role.TAG: "tag"}
 _ROLE_OF: Final = {"_key": Role.KEY, "_tag": Role.TAG}
@@ -83,11 +94,11 @@ class RowReader:
             ProtocolError: as `arrays`.
         """
         arrays = self.arrays(batch)
-        deleted = self.tombstones(batch)
-        if deleted is None:
+        live = self.live(batch)
+        if live is None:
             return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-        live = pa.RecordBatch.from_arrays(arrays, schema=self._nullable).filter(deleted)
-        return pa.RecordBatch.from_arrays(live.columns, schema=self._arrow)
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self._nullable).filter(live)
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self._arrow)
 
     def record_table(self, batch: RecordBatch, partition: int) -> pa.RecordBatch:
         """Return the rows as columns, without tombstones, followed by columns of the records.
@@ -101,15 +112,15 @@ class RowReader:
         names = [name for name in RECORD_COLUMNS.names if _ROLE_OF.get(name) not in taken]
         columns = [*self.arrays(batch), *columns_of_records(batch, partition, names).values()]
         fields = [*self._arrow, *map(RECORD_COLUMNS.field, names)]
-        live = self.tombstones(batch)
+        live = self.live(batch)
         if live is not None:
             nullable = pa.schema([field.with_nullable(nullable=True) for field in fields])
             columns = pa.RecordBatch.from_arrays(columns, schema=nullable).filter(live).columns
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     @staticmethod
-    def tombstones(batch: RecordBatch) -> Any:
-        """Return which records are no tombstones; None if none is one."""
+    def live(batch: RecordBatch) -> Any:
+        """Return which records have a row; None if all have one."""
         columns = batch.columns() if len(batch) else None
         if columns is None or "value" not in columns.schema.names:
             return None
@@ -131,7 +142,7 @@ class RowReader:
         if not names:
             return [{} for _ in range(len(batch))]
         rows: list[dict[str, Any] | None] = [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
-        live = self.tombstones(batch)
+        live = self.live(batch)
         if live is not None:
             for at, is_live in enumerate(live.to_pylist()):
                 if not is_live:
@@ -191,3 +202,26 @@ def _with_nulls(array: Any, values: Sequence[Any]) -> list[Any]:
     if not array.null_count:
         return list(values)
     return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
+
+
+def columns_of_records(batch: RecordBatch, partition: int, names: Iterable[str]) -> dict[str, Any]:
+    """Return some of `RECORD_COLUMNS` as Arrow arrays, by name.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH if the body does not decode.
+    """
+    count, found = len(batch), dict[str, Any]()
+    for name in names:
+        stored = name[1:]
+        if name == "_partition":
+            found[name] = pa.repeat(pa.scalar(partition, pa.int32()), count)
+        elif name == "_offset":
+            found[name] = batch.offsets()
+        elif count and stored in batch.columns().schema.names:
+            found[name] = batch.columns().column(stored)
+        elif name == "_timestamp":
+            stamp: Any = pa.scalar(batch.header.base_timestamp_us, pa.int64()).cast(TIMESTAMP_TYPE)
+            found[name] = pa.repeat(stamp, count)
+        else:
+            found[name] = pa.nulls(count, RECORD_COLUMNS.field(name).type)
+    return found
