@@ -26,7 +26,7 @@ from tidelog_proto.batch.row_layout import FREE, RECORDS, VARIABLE, ArrayPlan, R
 from tidelog_proto.limits import KIB, TAG_BYTES_MAX
 from tidelog_proto.schema.arrow_types import arrow_type
 from tidelog_proto.schema.data_types import Kind
-from tidelog_proto.schema.fields import fields_below
+from tidelog_proto.schema.fields import Field, fields_below
 
 QUICK_RECORDS_MAX: Final = 1024
 """Records up to which batches are validated here; pyarrow is as fast for more."""
@@ -97,7 +97,7 @@ class _Bitmap(NamedTuple):
     """A validity bitmap: position in the body, number of values and of nulls, the bitmap above as an index."""
 
     at: int
-    count: int
+    length: int
     nulls: int
     above: int
     required: bool
@@ -112,7 +112,7 @@ class _Numbers(NamedTuple):
 
     unpack: _Unpack | None
     kind: int
-    count: int
+    length: int
     at: int
     least: int
     most: int
@@ -124,7 +124,7 @@ class _Offsets(NamedTuple):
     Attributes:
         unpack: reads the offsets.
         kind: the check of the values.
-        count: number of values.
+        length: number of values.
         at: position of the offsets in the body.
         data_at: position of the data, 0 for lists.
         limit: size of the data, or number of the items.
@@ -133,7 +133,7 @@ class _Offsets(NamedTuple):
 
     unpack: _Unpack | None
     kind: int
-    count: int
+    length: int
     at: int
     data_at: int
     limit: int
@@ -385,7 +385,7 @@ def _checks(layout: RowLayout, arrays: tuple[ArrayPlan, ...]) -> list[_Check]:
         if array.field_id:
             field = fields[array.field_id]
             above = array.parent if array.parent >= 0 else -1
-            checks.append(_Check(*_value_check(field.type.kind, arrow_type(field)), above, array.required))
+            checks.append(_Check(*_value_check(field), above, array.required))
         elif array.name == "timestamp":
             # Without a time field, a timestamp may be outside the years 1 to 9999.
             checks.append(_Check(_TIME, -(1 << 63), (1 << 63) - 1))
@@ -407,15 +407,16 @@ def _key_check(layout: RowLayout) -> _Check:
     return _Check(_KEY_NUMBER, *(number_range(kind) or (0, -1)))
 
 
-def _value_check(kind: Kind, data_type: pa.DataType) -> tuple[int, int, int]:
-    """Return the check of values of a type and their bounds."""
+def _value_check(field: Field) -> tuple[int, int, int]:
+    """Return the check of values of a field and their bounds."""
+    kind = field.type.kind
     if kind is Kind.DECIMAL128:
-        most: int = 10**data_type.precision - 1
+        most: int = 10**field.type.precision - 1
         return _DECIMAL, -most, most
     if kind is Kind.STRING:
         return _TEXT, 0, 0
     if kind is Kind.BINARY:
         return _BYTES, 0, 0
     if kind in {Kind.DATE32, Kind.TIMESTAMP, Kind.TIMESTAMP_UTC}:
-        return _DATE if kind is Kind.DATE32 else _STAMP, *(number_range(data_type) or (0, -1))
+        return _DATE if kind is Kind.DATE32 else _STAMP, *(number_range(arrow_type(field)) or (0, -1))
     return _ANY, 0, 0

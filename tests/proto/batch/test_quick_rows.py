@@ -196,7 +196,7 @@ def test_tombstones_excuse_nulls_in_required_fields() -> None:
     assert by_hand(gone, LAYOUTS)
     columns = stored_columns(LAYOUTS[1], rows_like({}, {}))
     at = columns.schema.get_field_index("value")
-    value = columns.column(at)
+    value: Any = columns.column(at)
     children = [value.field(n) for n in range(value.type.num_fields)]
     children[0] = pa.array([None, 1], pa.int16())
     for mask, is_valid in (([True, False], True), ([False, True], False), ([False, False], False)):

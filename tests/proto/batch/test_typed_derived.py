@@ -203,12 +203,17 @@ def test_typed_columns_are_not_gathered_as_bytes() -> None:
     assert encode_gathered([plain, plain], now_us=NOW_US) is not None
 
 
+def joined_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
 def test_columns_of_one_schema_are_not_encoded_under_another() -> None:
     """Producers join columns of one schema only: the types of others differ, or the number that they were made for."""
-    joined = pa.concat_batches([stored_columns(LAYOUTS[1], rows(LAYOUTS[1], *each)) for each in ((1, 2), (3,))])
+    joined = joined_batches([stored_columns(LAYOUTS[1], rows(LAYOUTS[1], *each)) for each in ((1, 2), (3,))])
     batch = parsed(encode_batch(joined, now_us=NOW_US, layout=LAYOUTS[1]).to_bytes(), LAYOUTS)
     assert [row["n"] for row in rows_of(batch).to_pylist()] == [1, 2, 3]
     with pytest.raises(TypeError, match="expected the columns of schema 2"):
         encode_batch(joined, now_us=NOW_US, layout=LAYOUTS[2])
     with pytest.raises(pa.ArrowInvalid, match="Schema"):
-        pa.concat_batches([joined, stored_columns(LAYOUTS[2], rows(LAYOUTS[2], 1))])
+        joined_batches([joined, stored_columns(LAYOUTS[2], rows(LAYOUTS[2], 1))])
