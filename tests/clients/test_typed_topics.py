@@ -265,7 +265,8 @@ async def test_topics_as_tables(client: Client, address: str) -> None:
     assert table.num_rows == 101
     assert table.schema.names == ["carrier", "scheduled", "flight", "late", "fare", "stops", "place", "gate"]
     table = await asyncio.to_thread(read, columns=["_offset", "gate", "flight", "_partition"], batch_records=7)
-    assert sorted(table.column("flight").to_pylist()) == list(range(101))
+    flights: list[Any] = table.column("flight").to_pylist()
+    assert sorted(flights) == list(range(101))
     assert table.column("gate").null_count == 100
     table = await asyncio.to_thread(read, columns=["carrier", "flight"], tombstones=True)
     gone = table.filter(table.column("_deleted")).to_pylist()
@@ -275,8 +276,7 @@ async def test_topics_as_tables(client: Client, address: str) -> None:
             await asyncio.to_thread(read, columns=columns)
     async with asyncio.timeout(20), client.consumer("tables") as consumer:
         async for batch in consumer.batches():
-            columns = batch.to_arrow()
-            assert columns.schema.names[-5:] == ["_partition", "_offset", "_timestamp", "_headers", "_tag"]
+            assert batch.to_arrow().schema.names[-5:] == ["_partition", "_offset", "_timestamp", "_headers", "_tag"]
             break
 
 

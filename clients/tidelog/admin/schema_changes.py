@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from tidelog.admin.schema_proposals import first_schema_of
@@ -94,7 +95,7 @@ async def evolve(router: Router, topic: str, make_next: Next, expected: int | No
         )
         try:
             # A repeated request with the same schema has the same answer.
-            frame = await router.call_any(lambda sent=request: pb.Envelope(schema_change=sent), repeatable=True)
+            frame = await router.call_any(partial(pb.Envelope, schema_change=request), repeatable=True)
         except SchemaMismatchError:
             if expected is not None or attempt == ATTEMPTS_MAX - 1:
                 raise

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from tidelog.errors import BadReplyError, UnknownSchemaError
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto import schema_pb2
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.row_layout import Layouts, RowLayout, row_layout
 from tidelog_proto.errors import ProtocolError
@@ -96,14 +98,14 @@ class TopicSchemas:
         await self.refresh(topic_id)
         return [layout.schema for _, layout in sorted(self.known(topic_id).items())]
 
-    def note(self, topic_id: bytes, message: pb.TopicSchema | object) -> Schema:
+    def note(self, topic_id: bytes, message: schema_pb2.TopicSchema) -> Schema:
         """Keep a schema of a node's answer, and return it.
 
         Raises:
             BadReplyError: it is not a valid schema, or another one with its number is known.
         """
         try:
-            schema = schema_of_message(message)  # type: ignore[arg-type]
+            schema = schema_of_message(message)
         except SchemaError as error:
             raise BadReplyError(f"a node returned a schema that this client cannot use: {error}") from error
         layouts = self._layouts.setdefault(topic_id, {})
@@ -122,8 +124,7 @@ class TopicSchemas:
     async def _read(self, topic_id: bytes, first: Callable[[], pb.Schemas]) -> None:
         request = first()
         while True:
-            asked = request
-            frame = await self._call_any(lambda asked=asked: pb.Envelope(schemas=asked), repeatable=True)
+            frame = await self._call_any(partial(pb.Envelope, schemas=request), repeatable=True)
             reply = frame.envelope.schemas_reply
             for message in reply.schemas:
                 self.note(topic_id, message)

@@ -606,7 +606,7 @@ class Producer:
             # Earlier single records are stored first, and release the memory that their batch does not need.
             if self._accumulator.batch is not None:
                 self._accumulator.drain()
-            batches, keys, layout = prepared or await self._prepared(prepare)
+            batches, keys, layout = await self._prepared(prepare) if prepared is None else prepared
             slices = self._whole(batches, partition) or self._slicer.split(route, batches, partition, orders, keys)
             for number, columns, size_bytes in slices:
                 if not memory.try_reserve(size_bytes, has_turn=has_turn):

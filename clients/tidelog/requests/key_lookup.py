@@ -37,9 +37,9 @@ async def newest_of_key(
         as_json: whether the row of a typed topic is returned as JSON.
     """
     if not isinstance(key, bytes):
-        route = await router.topic(topic)
-        if route.schema_number:
-            key = row_writer(await router.schemas.refresh(route.topic_id)).key_of(key)
+        typed = await router.topic(topic)
+        if typed.schema_number:
+            key = row_writer(await router.schemas.refresh(typed.topic_id)).key_of(key)
     check_key(key)
     if partition is None:
         route = router.metadata.topic(topic)

@@ -49,9 +49,10 @@ def typed_columns(layout: RowLayout, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _exact(array: Any, field: Field) -> pa.Array[Any]:
-    wanted = arrow_type(field)
+    wanted: Any = arrow_type(field)
     if pa.types.is_null(array.type):
-        return pa.nulls(len(array), wanted)
+        nulls: pa.Array[Any] = pa.nulls(len(array), wanted)
+        return nulls
     try:
         if _only_narrows(array.type, field):
             exact: pa.Array[Any] = array.cast(wanted)

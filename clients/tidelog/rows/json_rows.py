@@ -23,7 +23,7 @@ _BEYOND_MICROSECONDS: Final = re.compile(r"[.,]\d{6}(\d+)")
 _FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
 
 
-def row_of_json(schema: Schema, text: bytes | str) -> dict[str, Any]:
+def row_of_json(schema: Schema, text: bytes | bytearray | str) -> dict[str, Any]:
     """Return the row of a JSON object, for `RowWriter.copy`, which checks it.
 
     Raises:

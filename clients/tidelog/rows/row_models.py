@@ -17,7 +17,7 @@ Build = Callable[[dict[str, Any]], Any]
 _WRAPPERS_MAX: Final = 16
 
 
-def model_builder(model: type) -> Build:
+def model_builder(model: Any) -> Build:
     """Return a function that makes instances of a model of rows; fields that the model lacks are left out.
 
     Raises:

@@ -179,7 +179,7 @@ class RowWriter:
             marks = np.fromiter((value is None for value in values), np.bool_, len(values))
             deleted = pa.array(marks)
             values = [self._nulls if value is None else value for value in values]
-        columns = zip(*values, strict=True) if values else [()] * len(self._types)  # type: ignore[arg-type]  # no None is left
+        columns = zip(*values, strict=True) if values else [()] * len(self._types)
         children = [_array(column, kind) for column, (_, kind) in zip(columns, self._types, strict=True)]
         struct: Any = pa.StructArray.from_arrays(children, fields=list(self.layout.value_type), mask=deleted)
         return struct if deleted is None else exact_values(struct)
@@ -193,8 +193,10 @@ def row_writer(schema: Schema) -> RowWriter:
 
 def _array(column: Sequence[Any], kind: Any) -> pa.Array[Any]:
     if pa.types.is_timestamp(kind):
-        return pa.array(column, pa.int64()).view(kind)
-    return pa.array(column, kind)
+        stamps: pa.Array[Any] = pa.array(column, pa.int64()).view(kind)
+        return stamps
+    array: pa.Array[Any] = pa.array(column, kind)
+    return array
 
 
 def _compiled(schema: Schema) -> Callable[[dict[str, Any]], CopiedFields]:

@@ -146,9 +146,11 @@ def _shown(value: object) -> str:
         return "(without a text)"
 
 
-def _null(field: Field, path: Path) -> None:
+def _null(field: Field, path: Path) -> Any:
+    """Return None for a missing value; refuse it in a required field."""
     if field.required:
         raise RowError(f"field {shown(path_text(path))} is required, and missing or None; give a {field.type}")
+    return None
 
 
 def _remedy(field: Field, value: Any) -> str:
@@ -283,13 +285,13 @@ def _date(value: Any) -> Any:
 
 
 def _stamp(value: Any) -> Any:
-    if not isinstance(value, datetime) or value.tzinfo is not None or getattr(value, "nanosecond", 0):
+    if not isinstance(value, datetime) or value.tzinfo is not None or getattr(value, "nanosecond", False):
         return None
     return _microseconds(value - _LOCAL_EPOCH)
 
 
 def _stamp_utc(value: Any) -> Any:
-    if not isinstance(value, datetime) or value.utcoffset() is None or getattr(value, "nanosecond", 0):
+    if not isinstance(value, datetime) or value.utcoffset() is None or getattr(value, "nanosecond", False):
         return None
     stamp_us = _microseconds(value - _EPOCH)
     return stamp_us if STAMP_US_MIN <= stamp_us <= STAMP_US_MAX else None

@@ -404,8 +404,7 @@ class Cursor:
         if self._rows is None or not length_hint(self._iterator):
             return None
         left = self._rows.batch.batch.slice_from(self._positions.get(self._where, 0))
-        schema = self._rows.batch.schema if self._rows is not None else None
-        return ConsumedBatch(*self._where, left, schema) if len(left) else None
+        return ConsumedBatch(*self._where, left, self._rows.batch.schema) if len(left) else None
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()

@@ -57,10 +57,11 @@ class TypedTable:
         Raises:
             ProtocolError: CORRUPT_BATCH if the body does not decode.
         """
-        assert batch.layout is not None
+        layout = batch.layout
+        assert layout is not None
         batch = batch.slice_from(start)
         count = batch.count_below(end)
-        reader = row_reader(batch.layout.schema, self._schema, self._fields)
+        reader = row_reader(layout.schema, self._schema, self._fields)
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))
         by_name |= columns_of_records(batch, partition, [name for name in self._names if name in RECORD_COLUMNS.names])
         live = reader.live(batch)

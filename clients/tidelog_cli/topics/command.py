@@ -69,10 +69,12 @@ def create(
     **settings: Any,
 ) -> None:
     """Create a topic, with --schema a typed one; settings without an option get the node's defaults."""
-    roles = {"key": key, "time": time, "tag": tag}
     fields = None if schema is None else described(schema)
     topic = with_client(
-        bootstrap, lambda client: client.create_topic(name, exist_ok=exist_ok, schema=fields, **roles, **settings)
+        bootstrap,
+        lambda client: client.create_topic(
+            name, exist_ok=exist_ok, schema=fields, key=key, time=time, tag=tag, **settings
+        ),
     )
     if as_json:
         print_json(topic_document(topic))

@@ -22,16 +22,15 @@ from tidelog_proto.schema.topic_schema import Schema
 ToPython = Callable[[Any, Field], list[Any]]
 """Returns the values of a leaf's array as Python objects."""
 
-RECORD_COLUMNS: Final = pa.schema(
-    [
-        pa.field("_partition", pa.int32(), nullable=False),
-        pa.field("_offset", pa.int64(), nullable=False),
-        pa.field("_timestamp", TIMESTAMP_TYPE, nullable=False),
-        pa.field("_key", pa.binary()),
-        pa.field("_headers", HEADERS_TYPE),
-        pa.field("_tag", pa.string()),
-    ]
-)
+_OF_RECORDS: Final[list[pa.Field[Any]]] = [
+    pa.field("_partition", pa.int32(), nullable=False),
+    pa.field("_offset", pa.int64(), nullable=False),
+    pa.field("_timestamp", TIMESTAMP_TYPE, nullable=False),
+    pa.field("_key", pa.binary()),
+    pa.field("_headers", HEADERS_TYPE),
+    pa.field("_tag", pa.string()),
+]
+RECORD_COLUMNS: Final = pa.schema(_OF_RECORDS)
 """The columns of a record besides the fields of its row."""
 
 _COLUMN_OF: Final = {Role.TIME: "timestamp", Role.KEY: "key", Role.TAG: "tag"}

@@ -170,7 +170,7 @@ class Trickle:
 
 def a_batch() -> Any:
     """Return as much of a consumed batch as writing values takes."""
-    return SimpleNamespace(batch=SimpleNamespace(values=lambda: [b"first", None, b"third"]))
+    return SimpleNamespace(batch=SimpleNamespace(values=lambda: [b"first", None, b"third"]), reader=lambda: None)
 
 
 def test_everything_is_written_in_parts() -> None:

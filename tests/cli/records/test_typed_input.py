@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ SCHEMA = {
 
 @pytest.fixture
 def typed(cli: Cli, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.replace("[", ".").replace("]", "").replace(" ", "")
+    name = re.sub(r"[^A-Za-z0-9]", "-", request.node.name)
     created = cli("topic", "create", name, "--schema", "-", "--key", "name", stdin=json.dumps(SCHEMA).encode())
     assert created.code == 0, created.err
     return str(name)

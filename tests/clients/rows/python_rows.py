@@ -6,7 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from hypothesis import strategies as st
-from tests.proto.typed_batches import NOW_US, values_of
+from tests.proto.batches import NOW_US
+from tests.proto.typed_batches import values_of
 
 from tidelog.rows.row_writer import row_writer
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch

@@ -47,7 +47,8 @@ def test_columns_of_the_types_of_the_schema_are_taken_unchanged(data: st.DataObj
 )
 def test_exact_values_of_other_types_are_cast(name: str, array: pa.Array[Any]) -> None:
     columns = typed_columns(LAYOUT, pa.RecordBatch.from_arrays([array], [name]))
-    field: Any = columns.column("value").field(name)
+    value: Any = columns.column("value")
+    field = value.field(name)
     assert field.type == LAYOUT.row_schema.field(name).type
     assert field.null_count == array.null_count
 
