@@ -96,7 +96,7 @@ class Incoming:
     def take_message(self, message: LinkMessage, batches: Sequence[bytes]) -> None:
         """A one-way message has arrived."""
         if not self.closed and self.inbox is not None and self.process.node.membership is not None:
-            taken = [Batch(unpack_header(data), memoryview(data)) for data in batches]
+            taken = [Batch(unpack_header(data, typed=True), memoryview(data)) for data in batches]
             self.process.node.broker.replication.receive(self.inbox.node_id, message, taken)
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:

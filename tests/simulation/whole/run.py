@@ -241,7 +241,10 @@ def _note_applied(checks: Checks, value: bytes) -> None:
     """Let the checks see a record that a node applies."""
     meta = pb.MetaRecord.FromString(value)
     record = meta.node if meta.HasField("node") else None
-    if record is not None:
+    if meta.HasField("schema"):
+        number = meta.schema.schema.number.to_bytes(4, "big")
+        checks.applied("schema", meta.schema.topic_id + number, 1, value)
+    elif record is not None:
         checks.applied("node", record.node_id.encode(), record.revision, value)
     else:
         topic = pb.TopicRecord.FromString(value)

@@ -43,6 +43,7 @@ class TypedTopic:
         self._registered: dict[int, int] = {}
         """Digest by number, of all records that a node has applied."""
         self._topic_id = b""
+        self._problem = "no answer"
         self._published_in_calm = self._refused_in_calm = False
         self.published = self.changed = 0
 
@@ -157,6 +158,7 @@ class TypedTopic:
 
     def _ask(self, process: NodeProcess, envelope: pb.Envelope, *, bad: bool = False) -> None:
         def answered(answer: pb.Envelope, _: bytes) -> None:
+            self._problem = answer.error.message
             if answer.HasField("topic_reply"):
                 self._topic_id = answer.topic_reply.topics[0].topic_id
             elif answer.HasField("error") and answer.error.code == pb.TOPIC_EXISTS:
@@ -189,7 +191,9 @@ class TypedTopic:
     def unsettled(self) -> str:
         """Return what does not work yet with the typed topic; empty if all does."""
         if not self._topic_id:
-            return "the typed topic cannot be created"
+            # A founder that came back under another name keeps the cluster from using new features until its removal.
+            is_hindered = "has not announced its features yet" in self._problem
+            return "" if is_hindered else f"the typed topic cannot be created: {self._problem}"
         if not self._published_in_calm:
             return "no row can be published"
         return self.unknown_somewhere() or ("" if self._refused_in_calm else "a wrong digest is not refused")
