@@ -146,7 +146,8 @@ def rows_of(batch: RecordBatch, *, tombstones: bool = False, fields: frozenset[i
         arrays.append(value.is_null())
         row_fields = [*(field.with_nullable(True) for field in row_fields), pa.field(DELETED, pa.bool_())]
     if not arrays:
-        return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
+        rows: Any = pa.Array.from_buffers(pa.struct([]), count, [None])
+        return pa.RecordBatch.from_struct_array(rows)
     schema = shown.row_schema if len(arrays) == len(shown.row_schema) and not tombstones else pa.schema(row_fields)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
