@@ -20,7 +20,8 @@ INTRODUCTION = """\
 Node and gateway serve Prometheus' text format at `/metrics`: the node on its `management_port`, beside `/livez` and
 `/readyz`, the gateway on its HTTP port. A counter begins at 0 with each start of its process. Values of
 labels: `topic` and `partition` of a partition that the node stores, `group` a group that it coordinates, `peer` the id
-of another node, `kind` a request of the native protocol.
+of another node, `kind` a request of the native protocol, `engine` how epochs are stored: `segment`, `segment-shared`
+with `file_model=shared`, `memory`, `memory-async` with `flush=async`, `rocksdb`, or the name of another engine.
 
 A node that is reachable from other machines requires a token of its `management_token_file` for its metrics
 ([The management port](tls.md#the-management-port)). Prometheus sends it with this configuration:
