@@ -38,7 +38,7 @@ STORAGES: Final[dict[StorageName, Storage]] = {
     "rocksdb": Storage("rocksdb", "per-partition", "always"),
     "memory": Storage("memory", "per-partition", "never"),
 }
-"""What is compared, by the name in the results. Records in memory are never synced, the others before each answer."""
+"""The compared storages by their names in the results. Only records in memory are never synced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class EnginePoint:
         rss_anon_bytes, rss_bytes: private and resident memory at the end; the second includes mapped files.
         descriptors: open file descriptors at the end.
         files, disk_bytes: files in the data directory, and their allocated size.
-        node, probe: figures of the node, and of the limit probe beside it.
+        node, probe: figures of the node, and of the limit probe of the same directory.
     """
 
     storage: StorageName

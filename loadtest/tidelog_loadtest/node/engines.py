@@ -1,7 +1,7 @@
 """`tidelog bench engines`: storage engines and file models, compared with the limit probe of the same run.
 
-For each number of partitions and each storage, a node is started on an empty directory, beside a probe that syncs if
-the topic does. These steps are measured:
+For each number of partitions and each storage, a node and a probe are started on an empty directory. The probe syncs
+if the topic does. These steps are measured:
 
     created     the topic is created; CPU usage without requests and private memory, of node and probe
     latency     one record at a time to one partition: node, probe, in turns
