@@ -34,6 +34,7 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, remove_partition_dir
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.row_layout import Layouts
 
 Replacements = Sequence[Replacement]
 
@@ -165,12 +166,12 @@ def opened_from_nothing() -> Replacements:
     """A partition is opened, and takes part, as if its directory held nothing."""
     opened = Partitions._open_log
 
-    def open_log(self: Partitions, record: pb.TopicRecord, index: int) -> PartitionLog:
+    def open_log(self: Partitions, record: pb.TopicRecord, index: int, layouts: Layouts | None) -> PartitionLog:
         fs, directory = self.tools.disk.fs, self._directory / partition_dir_name(record.name, record.topic_id, index)
         if fs.exists(directory):
             remove_partition_dir(fs, directory)
             remove_directory_marker(fs, directory)
-        return opened(self, record, index)
+        return opened(self, record, index, layouts)
 
     return [(Partitions, "_open_log", open_log)]
 
