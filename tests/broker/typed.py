@@ -115,7 +115,9 @@ def rows_in(batch: RecordBatch) -> list[tuple[int, int, str, int | None]]:
     if batch.control or not len(batch):
         return []
     table = rows_of(batch, tombstones=True)
-    columns = (table.column("key").to_pylist(), table.column("n").to_pylist())
+    keys: list[Any] = table.column("key").to_pylist()
+    numbers: list[Any] = table.column("n").to_pylist()
     return [
-        (offset, batch.header.schema_id, key, n) for offset, key, n in zip(batch.offset_list(), *columns, strict=True)
+        (offset, batch.header.schema_id, key, n)
+        for offset, key, n in zip(batch.offset_list(), keys, numbers, strict=True)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.broker.founded import Founded
@@ -55,7 +56,7 @@ async def stored(peer: Peer, topic_id: bytes, data: bytes) -> pb.PublishResult:
             await asyncio.sleep(0.05)
 
 
-async def owned_elsewhere(founded: Founded, peer: Peer, **config: int) -> pb.TopicInfo:
+async def owned_elsewhere(founded: Founded, peer: Peer, **config: Any) -> pb.TopicInfo:
     """Return a typed topic whose owner does not own `__meta`."""
     meta_owner, number = founded.owner(META_KEY, "a"), 0
     while True:

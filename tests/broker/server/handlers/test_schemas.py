@@ -21,8 +21,9 @@ from tidelog_proto.schema.schema_messages import message_of_schema, schema_of_me
 from tidelog_proto.schema.topic_schema import Schema
 
 
-async def numbers_of(peer: Peer, topic_id: bytes, **asked: int) -> list[int]:
-    reply = (await peer.ask(schemas=pb.Schemas(topic_id=topic_id, **asked))).envelope.schemas_reply
+async def numbers_of(peer: Peer, topic_id: bytes, *, first_number: int = 0) -> list[int]:
+    asked = pb.Schemas(topic_id=topic_id, first_number=first_number)
+    reply = (await peer.ask(schemas=asked)).envelope.schemas_reply
     return [schema.number for schema in reply.schemas]
 
 
