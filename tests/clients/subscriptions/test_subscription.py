@@ -30,6 +30,7 @@ class Recorder:
         self.credits: list[Credit] = []
         self.takes = 0
         self.taken: list[int] = []
+        self.missing: list[tuple[TopicPartition, bytes, int]] = []
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
         assert where.topic == "t"
@@ -43,6 +44,9 @@ class Recorder:
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         self.ended.append(([where.partition for where in partitions], error))
+
+    def schema_missing(self, where: TopicPartition, topic_id: bytes, number: int) -> None:
+        self.missing.append((where, topic_id, number))
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         self.errors.append(error)
