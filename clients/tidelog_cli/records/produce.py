@@ -107,14 +107,9 @@ def produce(
         {"--key": key, "--key-delimiter": key_delimiter, "--tag": tag, "--key-field": key_field}
         | {"--timestamp-field": timestamp_field, "--header": "".join(header or [])}
     )
-    fields = Fields(
-        key_field,
-        timestamp_field,
-        None if key_delimiter is None else key_delimiter.encode(),
-        types_of(column_type or []),
-        skip_rows,
-        None if delimiter is None else delimiter_of(delimiter),
-    )
+    between = None if key_delimiter is None else key_delimiter.encode()
+    sign = None if delimiter is None else delimiter_of(delimiter)
+    fields = Fields(key_field, timestamp_field, between, types_of(column_type or []), skip_rows, sign)
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     sources = _formats(files or ["-"], file_format, fields)
     if show_preview:
