@@ -354,15 +354,13 @@ class ConsumedBatch:
     """A record batch with its topic and partition. Iterate over it for records, or use its columns: `to_arrow`.
 
     The offsets of a compacted batch have gaps; the next batch begins at `batch.end_offset`.
-
-    Attributes:
-        schema: in a typed topic the schema of the rows: the newest that the client knows. None: that of the batch.
     """
 
     topic: str
     partition: int
     batch: RecordBatch
     schema: Schema | None = None
+    """In a typed topic the schema of the rows: the newest that the client knows. None: that of the batch."""
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -390,11 +388,7 @@ class ConsumedBatch:
         return records_from(self.topic, self.partition, iter(batch.offset_list()), record_columns(batch, values))
 
     def reader(self, columns: tuple[str, ...] | None = None) -> RowReader | None:
-        """Return the reader of the rows; None in an untyped topic.
-
-        Args:
-            columns: the fields of the rows; None for all.
-        """
+        """Return the reader of the rows with these fields (None: all); None in an untyped topic."""
         layout = self.batch.layout
         return None if layout is None else row_reader(layout.schema, self.schema or layout.schema, columns)
 
@@ -519,16 +513,13 @@ class PartitionRoute:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """The routing information of a topic.
-
-    Attributes:
-        schema_number: number of the newest known schema; 0: the topic is not typed.
-    """
+    """The routing information of a topic."""
 
     name: str
     topic_id: bytes
     partitions: Mapping[int, PartitionRoute] = field(default_factory=dict)
     schema_number: int = 0
+    """Number of the newest known schema; 0: the topic is not typed."""
 
     @property
     def partition_count(self) -> int:

@@ -16,7 +16,8 @@ from tidelog.errors import (
     error_of,
 )
 from tidelog.produce.batches import ColumnChunk, OutgoingBatch
-from tidelog.produce.partition_queue import PartitionQueue, foreign_duplicate_error
+from tidelog.produce.partition_queue import PartitionQueue
+from tidelog.produce.sequence_errors import foreign_duplicate_error
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header

@@ -377,6 +377,12 @@ def _joined(parts: Iterable[Sequence[T]], used: bool) -> list[T] | None:
     return list(chain.from_iterable(parts)) if used else None
 
 
+def columns_of_chunks(chunks: Sequence[Chunk]) -> list[pa.RecordBatch]:
+    """Return the records of chunks of one kind as columns; those of lists are joined."""
+    loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
+    return [join_lists(loose)] if loose else [chunk.columns for chunk in chunks if isinstance(chunk, ColumnChunk)]
+
+
 def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Concatenate record batches of equal schema."""
     if len(parts) == 1:

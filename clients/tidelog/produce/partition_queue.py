@@ -59,13 +59,11 @@ from tidelog.errors import (
     OverloadedError,
     ProducerFencedError,
     ProducerIdSharedError,
-    SchemaMismatchError,
     SequenceGapError,
     StoredOnQuorumError,
     TidelogError,
     UnknownPartitionError,
     UnknownProducerError,
-    UnknownSchemaError,
 )
 from tidelog.produce.batches import (
     BatchState,
@@ -73,15 +71,16 @@ from tidelog.produce.batches import (
     ColumnChunk,
     ListChunk,
     OutgoingBatch,
+    columns_of_chunks,
     is_same_kind,
     join_columns,
-    join_lists,
 )
 from tidelog.produce.deduplicated_records import DroppedRecords
 from tidelog.produce.expiry import expiry_error, local_error
 from tidelog.produce.producer_id import ProducerId
 from tidelog.produce.producer_meter import ProducerMeter
 from tidelog.produce.sequence_errors import (
+    SCHEMA_ERRORS,
     foreign_duplicate_error,
     foreign_epoch_error,
     instance_over_error,
@@ -103,9 +102,6 @@ RETRY_S_MAX: Final = 0.5
 
 SEPARATE_BATCH_BYTES: Final = 1024 * 1024
 """A chunk of at least this size is sent as a batch without waiting for more."""
-
-SCHEMA_ERRORS: Final = (SchemaMismatchError, UnknownSchemaError)
-"""Refusals after which records are encoded under the newest schema of the topic."""
 
 _SETTLED: Final = frozenset({BatchState.STORED, BatchState.DROPPED})
 
@@ -348,10 +344,7 @@ class PartitionQueue:
 
     def _columns(self, chunks: Sequence[Chunk]) -> tuple[list[pa.RecordBatch], RowLayout | None]:
         """Return the columns of the chunks of one batch, and the layout of their schema; None in untyped topics."""
-        loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
-        columns = (
-            [join_lists(loose)] if loose else [chunk.columns for chunk in chunks if isinstance(chunk, ColumnChunk)]
-        )
+        columns = columns_of_chunks(chunks)
         layout, target = chunks[0].layout, self._layout_of(chunks)
         if layout is None or target is None or layout is target:
             return columns, layout

@@ -1,9 +1,21 @@
-"""Errors of batches whose sequence numbers a node refuses, or that may be stored already."""
+"""Errors of batches that a node refuses for their sequence numbers or their schema, or that may be stored already."""
 
 from __future__ import annotations
 
-from tidelog.errors import OutcomeUnknownError, ProducerFencedError, ProducerIdSharedError, TidelogError
+from typing import Final
+
+from tidelog.errors import (
+    OutcomeUnknownError,
+    ProducerFencedError,
+    ProducerIdSharedError,
+    SchemaMismatchError,
+    TidelogError,
+    UnknownSchemaError,
+)
 from tidelog.produce.batches import OutgoingBatch
+
+SCHEMA_ERRORS: Final = (SchemaMismatchError, UnknownSchemaError)
+"""Refusals after which records are encoded under the newest schema of the topic."""
 
 
 def instance_over_error(why: str, cause: TidelogError | None) -> ProducerFencedError:

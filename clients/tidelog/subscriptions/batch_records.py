@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ class BatchRecords:
         self.batch = batch
         self._is_typed = batch.batch.layout is not None
         self._view = view
-        decode_value = decoding.value
+        decode_value: Callable[[Any], Any] | None = decoding.value
         if self._is_typed:
             assert view is not None, "rows need a view"
             if decode_value is not None and view.values != "json":

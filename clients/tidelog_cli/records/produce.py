@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,9 @@ ColumnTypeOption = Annotated[
 ]
 SkipRowsOption = Annotated[
     int, typer.Option(min=0, metavar="N", help="Skip N rows of a CSV file after the header, to continue it.")
+]
+PreviewOption = Annotated[
+    bool, typer.Option("--preview", help="For a typed topic: print what each column becomes, and publish nothing.")
 ]
 DelimiterOption = Annotated[
     str | None,
@@ -82,10 +86,7 @@ def produce(
     partition: Annotated[
         int | None, typer.Option(min=0, help="Partition of every record; chosen by key by default.")
     ] = None,
-    show_preview: Annotated[
-        bool,
-        typer.Option("--preview", help="For a typed topic: print what each column becomes, and publish nothing."),
-    ] = False,
+    show_preview: PreviewOption = False,
     compression: CompressionOption = None,
     acks: AcksOption = AcksChoice.QUORUM,
     as_json: JsonOption = False,
@@ -106,14 +107,9 @@ def produce(
         {"--key": key, "--key-delimiter": key_delimiter, "--tag": tag, "--key-field": key_field}
         | {"--timestamp-field": timestamp_field, "--header": "".join(header or [])}
     )
-    fields = Fields(
-        key_field,
-        timestamp_field,
-        None if key_delimiter is None else key_delimiter.encode(),
-        types_of(column_type or []),
-        skip_rows,
-        None if delimiter is None else delimiter_of(delimiter),
-    )
+    between = None if key_delimiter is None else key_delimiter.encode()
+    sign = None if delimiter is None else delimiter_of(delimiter)
+    fields = Fields(key_field, timestamp_field, between, types_of(column_type or []), skip_rows, sign)
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     sources = _formats(files or ["-"], file_format, fields)
     if show_preview:
@@ -125,20 +121,32 @@ def produce(
     records = additions.to_all(without_headers(read, dropped) if dropped else read)
     batches = with_tombstones(records) if tombstones else records
     placed = (Chunk(batch, partition) for batch in batches)
-
-    def typed(schema: Schema) -> Iterator[Chunk]:
-        if replace(fields, delimiter=None) != NO_FIELDS or tombstones or dropped or additions.columns:
-            raise CommandFailed(
-                f"topic {topic} is typed: its rows have the key, the time and the types; omit the options for keys, "
-                "timestamps, tags, headers, types, skipped rows and tombstones",
-                EXIT_USAGE,
-            )
-        return (Chunk(batch, partition) for batch in _typed(sources, fields, schema))
-
+    plain = replace(fields, delimiter=None) == NO_FIELDS and not (tombstones or dropped or additions.columns)
+    typed = partial(_typed_chunks, topic, sources, fields, partition, plain)
     published = publish_all(
         topic, placed, acks=acks, compression=compression, bootstrap=bootstrap, typed=typed, resume=resume
     )
     published.tell(topic, "published {} to {}", as_json=as_json)
+
+
+def _typed_chunks(  # noqa: PLR0917 - bound by `produce`
+    topic: str, sources: list[tuple[str, Format]], fields: Fields, partition: int | None, plain: bool, schema: Schema
+) -> Iterator[Chunk]:
+    """Return the rows of all sources for a typed topic.
+
+    Args:
+        plain: whether no option for keys, times, tags, headers, types, skipped rows or tombstones is given.
+
+    Raises:
+        CommandFailed: such an option is given.
+    """
+    if not plain:
+        raise CommandFailed(
+            f"topic {topic} is typed: its rows have the key, the time and the types; omit the options for keys, "
+            "timestamps, tags, headers, types, skipped rows and tombstones",
+            EXIT_USAGE,
+        )
+    return (Chunk(batch, partition) for batch in _typed(sources, fields, schema))
 
 
 def _typed(sources: list[tuple[str, Format]], fields: Fields, schema: Schema) -> Iterator[pa.RecordBatch]:

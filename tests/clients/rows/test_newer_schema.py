@@ -23,7 +23,7 @@ FIRST = first_schema(
 
 
 def columns(**fields: Any) -> pa.RecordBatch:
-    rows: dict[str, list[Any]] = {"k": ["1", "2"], "a": [1, None], "s": [None, {"x": 1, "y": [{"z": None}]}]} | fields
+    rows: Any = {"k": ["1", "2"], "a": [1, None], "s": [None, {"x": 1, "y": [{"z": None}]}]} | fields
     layout = row_layout(FIRST)
     return stored_columns(layout, pa.RecordBatch.from_pydict(rows, schema=layout.row_schema))
 

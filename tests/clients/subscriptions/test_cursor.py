@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from tests.proto.derived_batches import compacted_log
@@ -234,9 +235,9 @@ def test_corrupt_body_is_an_error_each_time_and_position_stays() -> None:
 def test_skipping_does_not_rebuild_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RecordBatch] = []
 
-    def counted(batch: RecordBatch) -> RecordColumns:
+    def counted(batch: RecordBatch, values: list[Any]) -> RecordColumns:
         made.append(batch)
-        return record_columns(batch)
+        return record_columns(batch, values)
 
     def never(content: bytes) -> None:
         raise ValueError(content)

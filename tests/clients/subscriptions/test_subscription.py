@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.proto.typed_batches import encoded
 
+from tidelog.cluster.topic_schemas import TopicSchemas
 from tidelog.errors import ConnectionLostError, NotOwnerError, TidelogError
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit, Prefetch
@@ -14,6 +17,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
+from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.schema.next_schema import first_schema
+from tidelog_proto.schema.schema_messages import message_of_schema
+from tidelog_proto.schema.type_text import field_of_text
+from tidelog_proto.wire.frames import Frame
 from tidelog_proto.wire.pushed_events import PushedEvent
 
 TOPIC = b"t" * 16
@@ -30,6 +38,7 @@ class Recorder:
         self.credits: list[Credit] = []
         self.takes = 0
         self.taken: list[int] = []
+        self.missing: list[tuple[TopicPartition, bytes, int]] = []
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
         assert where.topic == "t"
@@ -43,6 +52,9 @@ class Recorder:
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         self.ended.append(([where.partition for where in partitions], error))
+
+    def schema_missing(self, where: TopicPartition, topic_id: bytes, number: int) -> None:
+        self.missing.append((where, topic_id, number))
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         self.errors.append(error)
@@ -215,3 +227,22 @@ def test_event_without_records_advances_the_position(recorder: Recorder) -> None
     subscription.pushed(event(records=0, next_offset=9 + 2**33))
     assert recorder.items[-1].batch.end_offset == 9 + 2**33
     assert subscription.positions == {P0: 9 + 2**33}
+
+
+async def _no_node(make: object, *, repeatable: bool) -> Frame:
+    raise AssertionError("nothing is asked")
+
+
+def test_a_typed_batch_waits_for_its_schema(recorder: Recorder) -> None:
+    schema = first_schema([field_of_text("a int8")])
+    rows = pa.RecordBatch.from_pydict({"a": [1, 2]})
+    batch = encoded(row_layout(schema), rows, base=5)
+    schemas = TopicSchemas(_no_node)
+    subscription = Subscription({TOPIC: "t"}, {P0: 6}, Prefetch(Credit(10, 10_000)).open(), recorder, schemas=schemas)
+    subscription.pushed(event(batch, records=2, next_offset=7))
+    assert (recorder.missing, recorder.items, recorder.errors) == ([(P0, TOPIC, 1)], [], [])
+    assert subscription.positions == {P0: 6}
+    schemas.note(TOPIC, message_of_schema(schema))
+    subscription.pushed(event(batch, records=2, next_offset=7))
+    (item,) = recorder.items
+    assert (item.batch.layout, item.batch.base_offset, len(item.batch)) == (row_layout(schema), 6, 1)
