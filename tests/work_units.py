@@ -30,7 +30,7 @@ They start first: at the end of a run the other processes would have nothing to 
 """
 
 
-class UnitScheduling(LoadGroupScheduling):
+class UnitScheduling(LoadGroupScheduling):  # type: ignore[misc] # xdist has no types
     """Give a process that has almost finished its tests the next unit, in the order of collection."""
 
     def schedule(self) -> None:
