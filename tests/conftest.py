@@ -16,7 +16,6 @@ import pytest
 from hypothesis import settings
 from tests.tiers import is_left_out, is_slow
 from tests.work_units import UnitScheduling, order_of
-from xdist.remote import Producer
 
 from tidelog.testing import free_ports
 
@@ -112,7 +111,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> UnitScheduling | None:
     """Return who divides the tests among processes with `--dist loadgroup`, see `tests/work_units.py`."""
     return UnitScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
@@ -122,7 +121,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not collection_path.is_relative_to(TESTS):
         return None
     name = collection_path.relative_to(TESTS.parent).as_posix() + ("/" if collection_path.is_dir() else "")
-    return True if is_left_out(name, config.getoption("markexpr")) else None
+    return True if is_left_out(name, config.option.markexpr) else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,6 +41,9 @@ MEMORY_BYTES_MIN: Final = 4 * 1024**3
 
 TESTS: Final = Path(__file__).parent
 
+NOT_COMPILED_MAX: Final = 50
+"""Maximum number of files that each process that shares the tests compiles by itself: 50 take it 2 s."""
+
 FAILED: Final = int(pytest.ExitCode.TESTS_FAILED)
 
 
@@ -98,12 +101,12 @@ def failed_in(cache: Path) -> list[str]:
 
 
 def compile_tests(environ: Mapping[str, str], tests: Path = TESTS) -> None:
-    """Compile the tests and what they import, in a clone that has run none.
+    """Compile the tests and what they import, if many are new or have changed since they were compiled.
 
     The processes that share the tests collect all of them, so each would compile all files. Two processes compile half
     of the folders each. An error of collection is reported by the run.
     """
-    if any(tests.glob("__pycache__/conftest.*pytest*.pyc")):
+    if len(not_compiled(tests)) <= NOT_COMPILED_MAX:
         return
     folders = sorted(str(path) for path in tests.iterdir() if path.is_dir() and path.name != "__pycache__")
     collectors = [
@@ -117,6 +120,16 @@ def compile_tests(environ: Mapping[str, str], tests: Path = TESTS) -> None:
     ]
     for collector in collectors:
         collector.wait()
+
+
+def not_compiled(tests: Path) -> set[Path]:
+    """Return the files of tests, without their suffix, that pytest has not compiled since they changed."""
+    sources = {path.with_suffix(""): path.stat().st_mtime for path in tests.rglob("test_*.py")}
+    for path in tests.rglob("__pycache__/test_*pytest*.pyc"):
+        source = path.parents[1] / path.name.partition(".")[0]
+        if source in sources and path.stat().st_mtime >= sources[source]:
+            del sources[source]
+    return set(sources)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -104,19 +104,22 @@ def test_errors_of_collection_fail_the_run(folder: Path) -> None:
     assert run_in(folder) not in {0, pytest.ExitCode.TESTS_FAILED}
 
 
-def test_two_processes_compile_the_tests_of_a_new_clone(tmp_path: Path) -> None:
+def test_two_processes_compile_the_tests_of_a_new_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "NOT_COMPILED_MAX", 1)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"test_{name}.py").write_text("def test_x() -> None:\n    assert True\n")
     suite.compile_tests(WRITING, tmp_path)
-    compiled = [[*(tmp_path / name / "__pycache__").glob("test_*pytest*.pyc")] for name in ("a", "b")]
-    assert all(compiled)
+    assert suite.not_compiled(tmp_path) == set()
 
 
-def test_compiled_tests_are_not_compiled_again(tmp_path: Path) -> None:
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__/conftest.cpython-311-pytest-9.0.0.pyc").touch()
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/test_a.py").write_text("def test_x() -> None:\n    assert True\n")
-    suite.compile_tests(WRITING, tmp_path)
-    assert not (tmp_path / "a/__pycache__").exists()
+def test_only_files_that_are_new_or_changed_are_compiled_again(tmp_path: Path) -> None:
+    (tmp_path / "a/__pycache__").mkdir(parents=True)
+    for name in ("kept", "changed", "new"):
+        (tmp_path / f"a/test_{name}.py").write_text("def test_x() -> None:\n    assert True\n")
+    for name in ("kept", "changed", "deleted"):
+        (tmp_path / f"a/__pycache__/test_{name}.cpython-311-pytest-9.0.0.pyc").touch()
+    os.utime(tmp_path / "a/test_changed.py", (2**32, 2**32))
+    assert {path.name for path in suite.not_compiled(tmp_path)} == {"test_changed", "test_new"}
+    suite.compile_tests(WRITING, tmp_path)  # few files: each process that shares the tests compiles them
+    assert {path.name for path in suite.not_compiled(tmp_path)} == {"test_changed", "test_new"}

@@ -22,7 +22,7 @@ LIVE = head("GET /livez")
 
 @pytest.fixture(scope="module")
 def description(gateway_address: str) -> dict[str, Any]:
-    with httpx.Client(base_url=f"http://{gateway_address}") as http:
+    with httpx.Client(base_url=f"http://{gateway_address}", timeout=30) as http:
         for name, changes in ((TOPIC, {"partitions": 2}), (COMPACTED, {"cleanup": "compact"})):
             assert http.post("/v1/topics", json={"name": name} | changes).status_code in {201, 409}
         found: dict[str, Any] = http.get("/openapi.json").json()
@@ -93,7 +93,7 @@ async def test_a_bad_request_after_a_good_one_is_answered_in_its_turn(
 
 
 def test_refused_requests_store_nothing(description: dict[str, Any], gateway_address: str) -> None:
-    with httpx.Client(base_url=f"http://{gateway_address}") as http:
+    with httpx.Client(base_url=f"http://{gateway_address}", timeout=30) as http:
         for topic in (TOPIC, COMPACTED):
             ends = http.get(f"/v1/topics/{topic}/offsets").json()["offsets"]
             assert not any(end["high_watermark"] for end in ends), description["info"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -147,9 +147,13 @@ class SharedWorld:
         self.open(number)
 
     def after_crash(self, random: Random, *, power: bool) -> SharedWorld:
-        """Return the world after a crash: the rest of the disk, and the models of the stores that must exist."""
+        """Return the world after a crash: the rest of the disk, and models of the stores that must exist."""
         sim = self.sim.power_cut(random) if power else self.sim.restart()
-        models = {number: model for number, model in self.models.items() if model.exists and not (model.is_removed)}
+        models = {
+            number: replace(model, written=[*model.written])
+            for number, model in self.models.items()
+            if model.exists and not model.is_removed
+        }
         return SharedWorld(sim, models, sizes=self.sizes)
 
     def check_recovered(self) -> None:
