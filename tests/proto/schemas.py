@@ -74,7 +74,7 @@ decimals = st.integers(1, 38).flatmap(lambda p: st.integers(0, p).map(lambda s: 
 leaf_types: st.SearchStrategy[DataType] = st.sampled_from(LEAF_TYPES[:12]) | decimals
 names = st.text(
     st.characters(
-        codec="utf-8", max_codepoint=0xDFFFF, exclude_categories=["C", "Z"], exclude_characters="\u00ad\ufffd"
+        codec="utf-8", max_codepoint=0xDFFFF, exclude_categories=["C", "Z"], exclude_characters="\u00ad\ufffc\ufffd"
     ),
     min_size=1,
     max_size=8,
