@@ -73,7 +73,19 @@ ROOMS = {
         *("topics", "certs", "base"),
     ),
     "tidelog_loadtest": (
-        *("commands", "cluster", "node", "gateway", "clients", "spark", "users", "stand", "probe", "measure"),
+        *(
+            "commands",
+            "engine_commands",
+            "cluster",
+            "node",
+            "gateway",
+            "clients",
+            "spark",
+            "users",
+            "stand",
+            "probe",
+            "measure",
+        ),
     ),
     "tidelog_gateway": (
         *("route_costs", "commands", "workers", "server", "app", "flow", "fast_paths", "description", "ui"),

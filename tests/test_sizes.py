@@ -14,6 +14,7 @@ FUNCTION_LINES_MAX = 80
 """Of a function that is not listed."""
 LONG_FILES = {
     "clients/tidelog/client.py": "every method of the public class, most of them docstrings",
+    "clients/tidelog/model.py": "the values that the API returns, most of them docstrings",
     "clients/tidelog/consume/consumer.py": "every method of the public class, most of them docstrings",
     "clients/tidelog/subscriptions/subscription_keeper.py": "one state machine: subscribe, receive, move, resubscribe",
     "broker/tidelog_broker/wire/connection.py": "one connection from its handshake to its end",

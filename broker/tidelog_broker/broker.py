@@ -175,14 +175,7 @@ class Broker:
         self.partitions, self.owned = self._make_partitions()
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
-        self.description = TopicDescriptions(
-            self.topics,
-            self.schemas,
-            self.partitions,
-            self.routes,
-            self.cluster,
-            unapplied=self.changed_settings.unapplied,
-        )
+        self.description = self._make_description()
         self.meta_log = self._make_meta_log(nodes_changed)
         self.meta_freshness = MetaFreshness(
             self.node_id,
@@ -195,6 +188,12 @@ class Broker:
         self.groups = self._make_groups()
         self.controller, self.security_changes = self._make_controller(), self.security.changes_in(self.meta_log)
         self.mover = self._make_mover()
+
+    def _make_description(self) -> TopicDescriptions:
+        unapplied = self.changed_settings.unapplied
+        return TopicDescriptions(
+            self.topics, self.schemas, self.partitions, self.routes, self.cluster, unapplied=unapplied
+        )
 
     def _open_disk(self, fs: FileSystem) -> tuple[Disk, InstalledEngines]:
         """Return the file access that all logs share, according to the settings, and the engines on it."""

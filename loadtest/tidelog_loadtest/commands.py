@@ -16,6 +16,7 @@ import uvloop
 from rich.console import Console
 
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_loadtest import engine_commands
 from tidelog_loadtest.clients.benchmark import ClientPlan, measure_client
 from tidelog_loadtest.cluster import commands
 from tidelog_loadtest.cluster.commands import DataOption
@@ -26,8 +27,8 @@ from tidelog_loadtest.measure.environment import environment_of
 from tidelog_loadtest.measure.product import FlushName
 from tidelog_loadtest.measure.progress import shown
 from tidelog_loadtest.measure.results import Result, caption_of, table_of
-from tidelog_loadtest.node import engine_commands, scan
 from tidelog_loadtest.node import records as bench
+from tidelog_loadtest.node import scan
 from tidelog_loadtest.node.curve_drawing import drawn
 from tidelog_loadtest.node.fairness import STAGES, FairnessPlan, fairness
 from tidelog_loadtest.node.key_index import COMPACTED_KEYS, KeyedPlan, keyed

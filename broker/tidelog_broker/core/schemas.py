@@ -169,7 +169,7 @@ class SchemaRegistry:
         return schemas
 
     def newest_number(self, topic_id: bytes) -> int:
-        """Return the number of a topic's newest known schema; 0 if it has none."""
+        """Return the number of a topic's newest known schema; 0 if no schema of the topic is known."""
         schemas = self._by_topic.get(topic_id)
         return 0 if schemas is None else schemas.newest_number
 

@@ -456,7 +456,7 @@ class MetaLog(StateLog):
             record: the new revision.
             epoch: the epoch of the state from which the record was computed.
             level: a new level of the cluster, to be written in the same batch; None for no change.
-            schema: a new schema of the topic, to be written before it in the same batch; None for none.
+            schema: a new schema of the topic, to be written before it in the same batch; None without a new schema.
 
         Raises:
             ProtocolError: see `StateLog.write`; EPOCH_CHANGING while an earlier change has no outcome.

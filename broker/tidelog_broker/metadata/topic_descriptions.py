@@ -17,7 +17,8 @@ class TopicDescriptions:
     """Describes topics as this node knows them.
 
     Args:
-        unapplied: returns which changed settings a partition of this node does not have yet, and why; empty if none.
+        unapplied: returns which changed settings a partition of this node does not have yet, and why; empty if it has
+            all.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class ChangedSettings:
         self._woken.set()
 
     def unapplied(self, key: PartitionKey) -> str:
-        """Return the settings that a partition has although its topic has others, and why; empty if none."""
+        """Return the settings that a partition has although its topic has others, and why; empty if it has those."""
         owned = self._owned(key)
         if owned is None or self._cluster.settings_plan(key, owned.active) is None:
             return ""

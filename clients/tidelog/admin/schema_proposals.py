@@ -43,7 +43,7 @@ class SchemaChanges(TypedDict, total=False):
 
 
 class SchemaEdits(NamedTuple):
-    """A full description of a schema, None for none, and changes of single fields; see `SchemaChanges`."""
+    """A full description of a schema, None without one, and changes of single fields; see `SchemaChanges`."""
 
     schema: Any = None
     add: Sequence[str] = ()

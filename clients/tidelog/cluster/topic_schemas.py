@@ -51,7 +51,7 @@ class TopicSchemas:
         self._layouts: OrderedDict[bytes, dict[int, RowLayout]] = OrderedDict()
 
     def known(self, topic_id: bytes) -> Layouts:
-        """Return the layouts of the known schemas of a topic, by number; empty if none is known."""
+        """Return the layouts of the known schemas of a topic, by number; empty if no schema is known."""
         layouts = self._layouts.get(topic_id)
         if layouts is None:
             return {}
@@ -59,7 +59,7 @@ class TopicSchemas:
         return layouts
 
     def newest(self, topic_id: bytes) -> Schema | None:
-        """Return the newest known schema of a topic; None if none is known."""
+        """Return the newest known schema of a topic; None if no schema is known."""
         layouts = self.known(topic_id)
         return layouts[max(layouts)].schema if layouts else None
 

@@ -37,7 +37,7 @@ def under_newer_schema(columns: pa.RecordBatch, layout: RowLayout, newest: RowLa
 
 
 def _lost(fields: Sequence[Field], arrays: Sequence[Any], kept: set[int], parent: Path) -> Path | None:
-    """Return the path of a field with values that are not kept; None if there is none."""
+    """Return the path of a field with values that are not kept; None if all values are kept."""
     for field, array in zip(fields, arrays, strict=True):
         path = (*parent, field.name)
         if array.null_count == len(array):

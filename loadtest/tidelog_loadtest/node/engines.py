@@ -44,7 +44,7 @@ COMPARED_TOPIC: Final = "compared"
 ENGINE_STEPS: Final = 7
 """Number of progress steps for each storage with each number of partitions."""
 FIRST_USE_S_MAX: Final = 60.0
-"""Longest time in which partitions get their first record; those that have none then are not used."""
+"""Longest time in which partitions get their first record; partitions without a record are then not used."""
 DELIVERY_TIMEOUT_S: Final = 30.0
 _BLOCK_BYTES: Final = 512
 

@@ -8,7 +8,7 @@ The body's CRC is computed again, so the old one is checked first; otherwise dam
 
 Batches that would shrink little are sent unchanged: small ones, and those compressed as a whole by gzip or snappy,
 unless the body is not needed. The same holds for typed batches, whose buffers depend on their schema: see
-`typed_projection.py`.
+`typed_projection.project_rows`.
 
 Rejected: decoding and encoding by Arrow, which decompresses and compresses the requested columns.
 """

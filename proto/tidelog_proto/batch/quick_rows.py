@@ -60,7 +60,7 @@ class _Check(NamedTuple):
     Attributes:
         kind: the check.
         least, most: bounds of a decimal, date or timestamp, or of the number in a key.
-        above: index of the array whose nulls excuse nulls in a required one, -1 for none.
+        above: index of the array whose nulls excuse nulls in a required one, -1 without such an array.
         required: whether only nulls above excuse a null.
     """
 

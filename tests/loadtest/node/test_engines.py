@@ -46,7 +46,7 @@ async def test_a_node_that_ends_is_named_with_the_end_of_its_log(
         asyncio.get_running_loop().call_later(0.5, node.process.kill)
         return node
 
-    monkeypatch.setattr("tidelog_loadtest.node.engines.start_node", dying)
+    monkeypatch.setattr(engines, "start_node", dying)
     monkeypatch.setattr(engines, "DELIVERY_TIMEOUT_S", 2.0)
     plan = EnginesPlan(("segment",), (1,), records=100_000, idle_s=0.1, data=tmp_path)
     with pytest.raises(CommandFailed, match="node exited unexpectedly with code -9") as failed:

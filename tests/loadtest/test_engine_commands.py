@@ -7,10 +7,9 @@ import typer
 from typer.testing import CliRunner
 
 from tidelog_cli.base.failures import CommandFailed
-from tidelog_loadtest import commands
+from tidelog_loadtest import commands, engine_commands
+from tidelog_loadtest.engine_commands import parsed_counts
 from tidelog_loadtest.measure.progress import Tell
-from tidelog_loadtest.node import engine_commands
-from tidelog_loadtest.node.engine_commands import parsed_counts
 from tidelog_loadtest.node.engine_figures import STORAGES, EnginesPlan, EnginesResult
 
 
