@@ -148,7 +148,7 @@ def forgetting(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--seconds", type=float, default=0.05)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--counts", type=int, nargs="*", default=COUNTS)

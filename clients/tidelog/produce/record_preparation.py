@@ -113,6 +113,7 @@ class RecordPreparation:
             TypeError, ValueError: see `Producer.send`.
         """
         rows, row_bytes = self.rows, 0
+        own_key = own_tag = own_time = None
         if rows is not None:
             fields = row_of_json(rows.schema, value) if isinstance(value, bytes | bytearray) else value
             _check_roles(rows, key, tag, timestamp_us)

@@ -309,6 +309,7 @@ def _laid_out(
             return None
         else:
             bitmap_of.append(above)
+        offsets_at = 0
         if array.offsets:
             offsets_at, size = buffers[at], buffers[at + 1]
             at += 2
@@ -411,12 +412,13 @@ def _value_check(field: Field) -> tuple[int, int, int]:
     """Return the check of values of a field and their bounds."""
     kind = field.type.kind
     if kind is Kind.DECIMAL128:
-        most: int = 10**field.type.precision - 1
-        return _DECIMAL, -most, most
+        largest: int = 10**field.type.precision - 1
+        return _DECIMAL, -largest, largest
     if kind is Kind.STRING:
         return _TEXT, 0, 0
     if kind is Kind.BINARY:
         return _BYTES, 0, 0
     if kind in {Kind.DATE32, Kind.TIMESTAMP, Kind.TIMESTAMP_UTC}:
-        return _DATE if kind is Kind.DATE32 else _STAMP, *(number_range(arrow_type(field)) or (0, -1))
+        least, most = number_range(arrow_type(field)) or (0, -1)
+        return _DATE if kind is Kind.DATE32 else _STAMP, least, most
     return _ANY, 0, 0
