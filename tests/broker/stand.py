@@ -135,7 +135,7 @@ class Stand:
 async def settled(condition: Callable[[], bool], message: str) -> None:
     """Let the event loop turn until `condition()` holds."""
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event that a test could see
                 await asyncio.sleep(0.001)
     except TimeoutError:

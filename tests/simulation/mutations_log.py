@@ -23,6 +23,7 @@ from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partial_copy import PartialCopy
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Buffer
+from tidelog_proto.batch.row_layout import Layouts
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -97,7 +98,7 @@ def backfill_unchecked() -> Replacements:
         self._at = fetch.end
         filled(self, fetch)
 
-    def append(self: PartialCopy, batches: Sequence[Buffer]) -> LogPosition:
+    def append(self: PartialCopy, batches: Sequence[Buffer], layouts: Layouts | None = None) -> LogPosition:
         self.log.ensure_space(sum(padded(len(batch)) for batch in batches))
         self.log.append(batches)
         return self.position
