@@ -56,7 +56,7 @@ def check_compactable(cleanup: pb.Cleanup, schema: Schema, topic: str) -> None:
 
 
 def next_schema_of(change: pb.SchemaChange, schemas: TopicSchemas) -> Schema | None:
-    """Return the schema that a change registers; None if it has none or an existing one.
+    """Return the schema that a change registers; None if that schema exists, or without a schema.
 
     Raises:
         ProtocolError: SCHEMA_MISMATCH if the newest schema is not the expected one; INVALID_REQUEST if the new one may

@@ -16,7 +16,6 @@ def left_in(directory: Path) -> list[Path]:
     return list(directory.iterdir())
 
 
-@pytest.mark.slow
 @pytest.mark.e2e
 async def test_all_storages_are_measured_beside_the_probe(tmp_path: Path) -> None:
     pytest.importorskip("rocksdict")
@@ -36,7 +35,6 @@ async def test_all_storages_are_measured_beside_the_probe(tmp_path: Path) -> Non
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.e2e
 async def test_a_node_that_ends_is_named_with_the_end_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
