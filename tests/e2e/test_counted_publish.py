@@ -29,7 +29,7 @@ TRIES: Final = 3
 SETTLE_S: Final = 0.02
 """The followers are done with a publish a little after the client has its answer."""
 
-BOUNDS: Final = {"client": Bound(76, 19), "owner": Bound(190, 30), "follower": Bound(78, 21)}
+BOUNDS: Final = {"client": Bound(78, 19), "owner": Bound(190, 30), "follower": Bound(78, 21)}
 """ADR 0177 to 0179 and 0184 list what is left. Where the answers of an owner's followers come one by one in all
 samples, it makes one step more."""
 
