@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -145,10 +146,9 @@ class ChangedSettings:
             if waiting is not None and waiting.at_ms == at_ms:
                 self._ending.discard(key)  # Another node owns it now, or its epoch has not ended in time.
                 self._due[key] = None
-        for _ in range(min(EXAMINED_MAX, len(self._due))):
+        for key in list(itertools.islice(self._due, EXAMINED_MAX)):  # One iterator: each skips all deleted entries.
             if len(self._ending) >= SETTINGS_AT_ONCE:
                 break
-            key = next(iter(self._due))
             del self._due[key]
             self._examine(key, now_ms)
         if not self._waiting and not self._due:
