@@ -396,12 +396,12 @@ class MetaLog(StateLog):
         """
         async with self._following:
             while self._changed:
-                topic_id = next(iter(self._changed))
-                record = self._topics.get(topic_id)
-                assert record is not None, "a changed topic is known"
-                await self._follow(record)
-                if self._topics.get(topic_id) is record:
-                    self._changed.pop(topic_id, None)
+                for topic_id in list(self._changed):  # One iterator: each skips all deleted entries.
+                    record = self._topics.get(topic_id)
+                    assert record is not None, "a changed topic is known"
+                    await self._follow(record)
+                    if self._topics.get(topic_id) is record:
+                        self._changed.pop(topic_id, None)
 
     async def ready_to_change(self, *, confirmed: bool = False) -> int:
         """Wait as `ready` does, and return the epoch; require that no earlier change is pending.

@@ -20,6 +20,7 @@ from tidelog_proto.schema.topic_schema import Schema
 
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _BEYOND_MICROSECONDS: Final = re.compile(r"[.,]\d{6}(\d+)")
+_DECIMAL_TEXT: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
 
 
@@ -82,8 +83,10 @@ def _value(value: Any, field: Field, path: Path) -> Any:
 
 
 def _float(value: Any) -> Any:
+    """Return the nearest float of a number; leave one that a float cannot hold to the check of the row."""
     if isinstance(value, Decimal):
-        return float(value)
+        nearest = float(value)
+        return nearest if math.isfinite(nearest) and (nearest or not value) else value
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
@@ -93,9 +96,22 @@ def _datetime(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
+def _decimal(text: str) -> Decimal:
+    if not _DECIMAL_TEXT.fullmatch(text):
+        raise ValueError("it is not a decimal number")  # `Decimal` takes spaces, underscores and digits of all scripts
+    return Decimal(text)
+
+
+def _binary(text: str) -> bytes:
+    value = base64.b64decode(text, validate=True)
+    if base64.b64encode(value).decode() != text:
+        raise ValueError("it has bits beyond its last byte")
+    return value
+
+
 _FROM_TEXT: Final[Mapping[Kind, Callable[[str], Any]]] = {
-    Kind.DECIMAL128: Decimal,
-    Kind.BINARY: lambda text: base64.b64decode(text, validate=True),
+    Kind.DECIMAL128: _decimal,
+    Kind.BINARY: _binary,
     Kind.DATE32: date.fromisoformat,
     Kind.TIMESTAMP: _datetime,
     Kind.TIMESTAMP_UTC: _datetime,

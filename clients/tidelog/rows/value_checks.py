@@ -269,7 +269,7 @@ def _string(value: Any) -> Any:
         value.encode()
     except UnicodeEncodeError:
         return None
-    return str(value)
+    return str.__str__(value)  # `str` of an Enum with text would be its name
 
 
 def _binary(value: Any) -> Any:

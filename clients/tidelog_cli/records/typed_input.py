@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
@@ -18,7 +20,14 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.records.input_formats import CHUNK_BYTES, ROWS_PER_BATCH, Format, arrow_batches
 from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.schema.arrow_types import arrow_type
+from tidelog_proto.schema.data_types import Kind
+from tidelog_proto.schema.fields import Field
+from tidelog_proto.schema.schema_error import shown
 from tidelog_proto.schema.topic_schema import Schema
+
+_INFINITY: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+_ZERO: Final = r"^\s*[+-]?[0.]+([eE].*)?$"
+"""Texts of floats, as regular expressions."""
 
 COLUMNAR = frozenset({Format.PARQUET, Format.ARROW, Format.CSV})
 """Formats whose columns have names."""
@@ -90,9 +99,11 @@ def _batches(path: Path, file_format: Format, schema: Schema, delimiter: str | N
 def _csv(path: Path, schema: Schema, delimiter: str | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a CSV file; its texts are read as values of the types of the schema."""
     kinds: dict[str, Any] = {field.name: arrow_type(field) for field in schema.fields}
+    floats = {field.name: field for field in schema.fields if field.type.kind in {Kind.FLOAT32, Kind.FLOAT64}}
     nested = [field.name for field in schema.fields if field.children]
     options = csv.ConvertOptions(
-        column_types={name: kind for name, kind in kinds.items() if name not in nested},
+        column_types={name: kind for name, kind in kinds.items() if name not in nested}
+        | dict.fromkeys(floats, pa.string()),
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
@@ -105,4 +116,26 @@ def _csv(path: Path, schema: Schema, delimiter: str | None) -> Iterator[pa.Recor
                 f"{path}: the fields {given} are lists or structs, which CSV does not have; publish NDJSON or Parquet",
                 EXIT_USAGE,
             )
-        yield from reader
+        for batch in reader:
+            yield _with_floats(batch, floats)
+
+
+def _with_floats(batch: pa.RecordBatch, floats: dict[str, Field]) -> pa.RecordBatch:
+    """Return a batch of CSV with the texts of its columns of floats as numbers.
+
+    Arrow reads a number that is too large as infinity, and one that is too small as 0.
+
+    Raises:
+        RowError: a type of float cannot hold a number.
+    """
+    for at, name in enumerate(batch.schema.names):
+        if name in floats:
+            texts: Any = batch.column(at)
+            numbers: Any = texts.cast(arrow_type(floats[name]))
+            for found, form in ((pc.is_inf(numbers), _INFINITY), (pc.equal(numbers, 0), _ZERO)):
+                wrong = [text for text in texts.filter(found).to_pylist() if not re.match(form, text)]
+                if wrong:
+                    kind = floats[name].type
+                    raise RowError(f"field {shown(name)}: {shown(wrong[0])} is outside the range of {kind}; correct it")
+            batch = batch.set_column(at, name, numbers)
+    return batch

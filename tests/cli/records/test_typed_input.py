@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -8,6 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import Cli
+from tests.proto.schemas import schema_of
+
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.records.input_formats import Format
+from tidelog_cli.records.typed_input import typed_rows
+from tidelog_proto.schema.data_types import FLOAT32, FLOAT64
+from tidelog_proto.schema.fields import Field
 
 SCHEMA = {
     "type": "object",
@@ -82,6 +90,29 @@ def test_values_that_do_not_fit_are_refused(
     assert ended.code != 0
     assert said in ended.err or "JSON" in said, ended.err
     assert rows(cli, typed) == []
+
+
+FLOATS = schema_of(Field(0, "wide", FLOAT64), Field(0, "half", FLOAT32))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("wide", "1e400"), ("wide", "-1e400"), ("wide", "1e-400"), ("half", "4e38"), ("half", "1e-60")]
+)
+def test_floats_of_csv_outside_the_range_of_their_type_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    """Arrow reads them as infinity or 0."""
+    (tmp_path / "a.csv").write_text(f"{name}\n0.5\n{text}\n")
+    with pytest.raises(CommandFailed, match=f"field '{name}': '{text}' is outside the range of float"):
+        list(typed_rows(tmp_path / "a.csv", Format.CSV, FLOATS, None))
+
+
+def test_infinities_zeros_and_missing_floats_of_csv_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("wide,half\ninf,-Infinity\n0.0,-0e5\n,0.1\n")
+    (batch,) = typed_rows(tmp_path / "a.csv", Format.CSV, FLOATS, None)
+    assert batch.to_pylist() == [
+        {"wide": math.inf, "half": -math.inf},
+        {"wide": 0.0, "half": 0.0},
+        {"wide": None, "half": pytest.approx(0.1)},
+    ]
 
 
 def test_options_of_untyped_topics_are_refused(cli: Cli, typed: str, tmp_path: Path) -> None:

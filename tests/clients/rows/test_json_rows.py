@@ -49,6 +49,13 @@ def test_json_is_read_back_as_the_same_rows(data: st.DataObject) -> None:
         ('{"ratio": NaN}', "use the string 'NaN'"),
         ("\udcff", "is not a JSON object"),
         ('{"raw": "?"}', "give base64"),
+        ('{"raw": "QR=="}', "bits beyond its last byte"),
+        ('{"price": "1_0"}', "not a decimal number"),
+        ('{"price": " 1.5"}', "not a decimal number"),
+        ('{"price": "１"}', "not a decimal number"),  # noqa: RUF001 - a digit that is wide
+        ('{"ratio": 1e400}', "expected float64, got the Decimal"),
+        ('{"ratio": -1e-400}', "expected float64, got the Decimal"),
+        ('{"half": 1e39}', "a float within its range"),
         ('{"price": "x"}', "give a string such as '1.50'"),
         ('{"at": "noon"}', "give a string such as '2026-01-31T08:00:00Z'"),
         ('{"at": "2026-01-01T00:00:00.1234567Z"}', "more digits than microseconds"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from tests.clients.rows.test_row_writer import NOW, ROW, SCHEMA
 
 from tidelog.rows.row_writer import row_writer
 from tidelog.rows.value_checks import RowError
+
+
+class Color(str, Enum):  # noqa: UP042 - `str` of a member is its name, unlike with StrEnum
+    RED = "red"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +70,8 @@ def test_a_value_that_its_field_does_not_hold_exactly_is_refused(name: str, valu
     ("name", "value", "read_as"),
     [
         ("small", np.int64(5), 5),
+        ("kind", Color.RED, "red"),
+        ("place", {"city": Color.RED}, {"city": "red", "zip": None}),
         ("ratio", 3, 3.0),
         ("ratio", np.float32(0.1), float(np.float32(0.1))),
         ("half", 0.1, float(np.float32(0.1))),
