@@ -25,7 +25,7 @@ import orjson
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError
+from tidelog.errors import ClosedError, OffsetOutOfRangeError, SerializationError, TidelogError
 from tidelog_gateway.browser_headers import BROWSER_HEADERS
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError, code_name
@@ -164,6 +164,8 @@ def from_error(error: TidelogError | ProtocolError) -> Problem:
     code = int(error.code)
     if isinstance(error, ClosedError):
         return Problem(503, "shutting_down", "this gateway is stopping; send the request again", retryable=True)
+    if isinstance(error, SerializationError):  # The topic is typed, and a record of the request is not a row of it.
+        return Problem(422, "invalid_request", str(error))
     status = _STATUS.get(code)
     if status is None:
         status = 504 if not error.definite else 503 if error.retriable else 500

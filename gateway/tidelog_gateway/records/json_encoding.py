@@ -71,11 +71,15 @@ def check_untyped(batch: RecordBatch) -> None:
         UnsupportedBatchError: the batch is typed.
     """
     if batch.header.typed:
-        raise UnsupportedBatchError(
-            "the topic is typed, and this gateway does not read rows yet; read it with the Python client or `tidelog "
-            "consume`",
-            definite=True,
-        )
+        raise _typed()
+
+
+def _typed() -> UnsupportedBatchError:
+    return UnsupportedBatchError(
+        "the topic is typed, and this gateway does not read rows yet; read it with the Python client or `tidelog "
+        "consume`",
+        definite=True,
+    )
 
 
 class BatchReader:
@@ -320,7 +324,13 @@ def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) 
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """Convert a single record to a row, like `rows_of`."""
+    """Convert a single record to a row, like `rows_of`.
+
+    Raises:
+        UnsupportedBatchError: the record is of a typed topic.
+    """
+    if isinstance(record.value, dict):
+        raise _typed()
     row = _row(record.offset, record.timestamp_us, record.value)
     row["key"], encoding = _text(record.key)
     if encoding != "utf8":
