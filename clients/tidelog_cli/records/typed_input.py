@@ -132,7 +132,10 @@ def _with_floats(batch: pa.RecordBatch, floats: dict[str, Field]) -> pa.RecordBa
         if name in floats:
             texts: Any = batch.column(at)
             numbers: Any = texts.cast(arrow_type(floats[name]))
-            for found, form in ((pc.is_inf(numbers), _INFINITY), (pc.equal(numbers, 0), _ZERO)):
+            for found, form in (
+                (pc.is_inf(numbers), _INFINITY),
+                (pc.equal(numbers, pa.scalar(0, numbers.type)), _ZERO),
+            ):
                 wrong = [text for text in texts.filter(found).to_pylist() if not re.match(form, text)]
                 if wrong:
                     kind = floats[name].type

@@ -72,7 +72,7 @@ def projected(batch: bytes, layouts: Layouts, columns: int, fields: frozenset[in
 
 
 def pruned(value: Any, field: Field, ids: frozenset[int], *, chosen: bool = False) -> Any:
-    """Return what is left of a value of a field, by rules that do not use Arrow; `...` for nothing."""
+    """Return what is left of a value of a field, by rules that do not use Arrow; `...` if nothing of it is left."""
     chosen = chosen or field.id in ids
     if field.is_leaf:
         return value if chosen else ...
