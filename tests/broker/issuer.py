@@ -27,7 +27,7 @@ class Issuer:
     def add(self, key_id: str) -> None:
         self.keys[key_id] = Ed25519PrivateKey.generate()
 
-    def token(self, sub: object = "ann", *, key_id: str = "one", lasts_s: float = 600, **claims: Any) -> str:
+    def token(self, sub: object = "ann", *, key_id: str = "one", lasts_s: float = 6000, **claims: Any) -> str:
         said = {"sub": sub, "iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time() + lasts_s)} | claims
         said = {name: value for name, value in said.items() if value is not None}
         return jwt.encode(said, self.keys[key_id], "EdDSA", headers={"kid": key_id})

@@ -70,7 +70,7 @@ async def test_metadata_is_not_made_for_a_client_that_does_not_read(
     """Thousands of requests on one connection: the answers made ahead of the client are bounded."""
     node = await stand.start()
     peer = await stand.peer()
-    topic = await peer.create("t", partitions=1200)
+    topic = await peer.create("t", partitions=400)
     made = 0
     nodes = node.broker.cluster.nodes
 
