@@ -3,7 +3,8 @@
 A pass calls the pace after each read. If there were no publishes and fetches since the last call, it continues at once.
 Otherwise it rests for a multiple of the time that it has worked:
 
-    frequent requests (`FREQUENT_PER_S`)      at least as long as it has worked, less in proportion for fewer
+    requests at the rate `FREQUENT_PER_S`     at least as long as it has worked; in proportion at other rates, up to
+                                              `REST_FREQUENT_MAX` times as long
     slow requests                             twice as long as before, at most `REST_MAX` times as long as it has worked
 
 Requests are slow if the event loop, which serves them, reacts later than `SLOW_S` to a call that the pass sends when it
@@ -24,6 +25,7 @@ from typing import Final
 from tidelog_broker.storage.partition.compaction_pass import PassStoppedError
 
 FREQUENT_PER_S: Final = 100
+REST_FREQUENT_MAX: Final = 3.0
 SLOW_S: Final = 0.001
 REST_MAX: Final = 4.0
 REST_S_MAX: Final = 1.0
@@ -61,7 +63,7 @@ def rest_ratio(ratio: float, *, requests_per_s: float, delay_s: float) -> float:
     """Return how long a pass rests, as a multiple of its working time; `ratio` was that multiple for the last rest."""
     if not requests_per_s:
         return 0.0
-    least = min(1.0, requests_per_s / FREQUENT_PER_S)
+    least = min(requests_per_s / FREQUENT_PER_S, REST_FREQUENT_MAX)
     return min(max(2 * ratio, least), REST_MAX) if delay_s > SLOW_S else max(ratio / 2, least)
 
 

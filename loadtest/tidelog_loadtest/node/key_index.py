@@ -4,8 +4,8 @@ The benchmark consists of these steps:
 
 published   keyed, tagged batches to a topic without indexes and to one with both, alternating in rounds
 looked up   the newest record of random keys in the topic with indexes, once the node has indexed all but its end
-compacted   a topic with `compacted_keys` keys: the rate of a compaction pass, and the latency of single publishes to
-            another partition of the topic, with and without a pass
+compacted   a topic with `compacted_keys` keys: the rate of a compaction pass alone and during single publishes to
+            another partition of the topic, and their latency with and without a pass
 probed      the limit probe of compaction: it reads the same files, and finds the last record of as many keys with Arrow
 """
 
@@ -101,7 +101,8 @@ class KeyedResult:
         stored: records in the topic with an index when the lookups begin.
         lookup: latencies of key lookups.
         before_bytes, after_bytes: size of the compacted partition before and after compaction.
-        pass_s, probe_s: duration of the compaction pass, and of its limit probe.
+        alone_s, pass_s: duration of a compaction pass alone, and of one during publishes.
+        probe_s: duration of the limit probe of a pass.
         quiet, meanwhile: latencies of single publishes without and during a compaction pass.
     """
 
@@ -111,6 +112,7 @@ class KeyedResult:
     lookup: Times | None = None
     before_bytes: int = 0
     after_bytes: int = 0
+    alone_s: float = 0.0
     pass_s: float = 0.0
     probe_s: float = 0.0
     quiet: Times | None = None
@@ -122,15 +124,9 @@ class KeyedResult:
         pairs = zip(self.rates[INDEXED], self.rates[PLAIN], strict=True)
         return statistics.median(indexed / plain for indexed, plain in pairs)
 
-    @property
-    def pass_mb_per_s(self) -> float:
-        """The rate of compaction, by the log's size before it."""
-        return self.before_bytes / _MB / self.pass_s if self.pass_s else 0.0
-
-    @property
-    def probe_mb_per_s(self) -> float:
-        """The rate of the limit probe of compaction, by the same size."""
-        return self.before_bytes / _MB / self.probe_s if self.probe_s else 0.0
+    def mb_per_s(self, seconds: float) -> float:
+        """Return the rate of a pass or of its limit probe, by the log's size before the pass."""
+        return self.before_bytes / _MB / seconds if seconds else 0.0
 
     def document(self, environment: Environment) -> dict[str, Any]:
         """Return the object that `--json` prints."""
@@ -147,8 +143,9 @@ class KeyedResult:
             "compaction": {
                 "before_bytes": self.before_bytes,
                 "after_bytes": self.after_bytes,
-                "mb_per_s": round(self.pass_mb_per_s, 1),
-                "probe_mb_per_s": round(self.probe_mb_per_s, 1),
+                "mb_per_s": round(self.mb_per_s(self.alone_s), 1),
+                "mb_per_s_meanwhile": round(self.mb_per_s(self.pass_s), 1),
+                "probe_mb_per_s": round(self.mb_per_s(self.probe_s), 1),
                 "publish_without": asdict(self.quiet) if self.quiet else None,
                 "publish_meanwhile": asdict(self.meanwhile) if self.meanwhile else None,
             },
@@ -165,8 +162,9 @@ class KeyedResult:
         table.add_row("indexed : plain", f"{self.ratio:.2f}", "", "", "")
         _add_times(table, f"newest record of a key, of {self.stored:,}", "", self.lookup)
         size = f"{self.before_bytes / _MB:,.0f} -> {self.after_bytes / _MB:,.0f} MB"
-        table.add_row(f"compacted, {size}", f"{self.pass_mb_per_s:,.0f} MB/s", "", "", "")
-        table.add_row("the same files read and grouped", f"{self.probe_mb_per_s:,.0f} MB/s", "", "", "")
+        table.add_row(f"compacted, {size}", f"{self.mb_per_s(self.alone_s):,.0f} MB/s", "", "", "")
+        table.add_row("compacted during publishes", f"{self.mb_per_s(self.pass_s):,.0f} MB/s", "", "", "")
+        table.add_row("the same files read and grouped", f"{self.mb_per_s(self.probe_s):,.0f} MB/s", "", "", "")
         _add_times(table, "publish without a compaction pass", "", self.quiet)
         _add_times(table, "publish during a compaction pass", "", self.meanwhile)
         return table
@@ -258,14 +256,18 @@ class _Measuring:
         self._say("looked up")
 
     async def compact(self) -> None:
-        """Compact a partition while single records are published to another partition of its topic."""
+        """Compact a partition alone, and an equal one while single records are published to a third one."""
         plan, result, client = self._plan, self.result, self._client
         await client.create_topic(
-            STATE, partitions=2, flush=plan.flush, cleanup="compact", dirty_percent=100, compaction_lag_ms=3_600_000
+            STATE, partitions=3, flush=plan.flush, cleanup="compact", dirty_percent=100, compaction_lag_ms=3_600_000
         )
         async with client.producer(STATE) as producer:
-            await self._send(producer, records=plan.compacted, modulus=plan.compacted_keys)
+            for partition in (2, 0):
+                await self._send(producer, records=plan.compacted, modulus=plan.compacted_keys, partition=partition)
             self._say("filled again")
+            began_s = time.monotonic()
+            await client.compact_topic(STATE, [2])
+            result.alone_s = time.monotonic() - began_s
             result.quiet = Times.of(await self._times(producer, asyncio.create_task(asyncio.sleep(QUIET_S))))
             self._say("published alone")
             result.before_bytes = await self._size_bytes()
@@ -295,9 +297,15 @@ class _Measuring:
         return (await self._client.topic(STATE)).partitions[0].size_bytes
 
     async def _send(
-        self, producer: Producer, *, until_s: float | None = None, records: int = 0, modulus: int | None = None
+        self,
+        producer: Producer,
+        *,
+        until_s: float | None = None,
+        records: int = 0,
+        modulus: int | None = None,
+        partition: int = 0,
     ) -> None:
-        """Publish batches with consecutive keys to partition 0, `WINDOW` of them pending.
+        """Publish batches with consecutive keys to a partition, `WINDOW` of them pending.
 
         Args:
             producer: sends the batches.
@@ -316,7 +324,7 @@ class _Measuring:
                 keys = range(first, first + count)
                 if modulus is not None:
                     keys = range(first % modulus, first % modulus + count)
-                await producer.send_arrow(self._batch(keys), partition=0)
+                await producer.send_arrow(self._batch(keys), partition=partition)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(WINDOW):

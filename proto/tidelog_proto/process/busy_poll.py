@@ -8,7 +8,8 @@ to `poll_us` before it sleeps. Seastar does the same (`--idle-poll-time-us`, 200
 Polling must not take the processor from other threads and processes. Between two polls the processor is yielded, and
 when another task used it, polling ends. If polling ends repeatedly for this reason or without a message, polling pauses
 for exponentially longer (`_pause_s`), because on a busy processor a process that yields waits longer than one that
-wakes up. Waits after a large message do not poll either: copying it takes longer than waking up. Rejected: polling
+wakes up: up to 4 ms, until a tick of the kernel. The pause is also at least `PAUSE_FACTOR` times as long as the yield
+took. Waits after a large message do not poll either: copying it takes longer than waking up. Rejected: polling
 without a bound, which uses a core in every idle process; busy polling of the socket, which loopback and most virtual
 devices lack.
 """
@@ -36,6 +37,9 @@ PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.5
 """Bounds of the pause after another task used the processor, or after polling without a message: doubled each time,
 halved after each message that arrived while polling."""
+
+PAUSE_FACTOR: Final = 100
+"""Minimum pause after another task used the processor, as a multiple of the time that it used it."""
 
 
 def _always() -> bool:
@@ -106,9 +110,18 @@ class IdlePoll:
             return
         if now_s >= self._until_s or now_s - self._looked_s > PROCESSOR_CONTENDED_S:
             self._is_looking = False
-            self._pause_s = min(max(2 * self._pause_s, PAUSE_S_MIN), PAUSE_S_MAX)
-            self._paused_until_s = now_s + self._pause_s
+            self._pause(now_s, PAUSE_S_MIN)
             return
         os.sched_yield()
-        self._looked_s = now_s
+        self._looked_s = time.perf_counter()
+        lost_s = self._looked_s - now_s
+        if lost_s > PROCESSOR_CONTENDED_S:
+            self._is_looking = False
+            self._pause(self._looked_s, PAUSE_FACTOR * lost_s)
+            return
         self._loop.call_soon(self._look)
+
+    def _pause(self, now_s: float, least_s: float) -> None:
+        """Do not poll for twice as long as at the last time, and at least for `least_s`; at most `PAUSE_S_MAX`."""
+        self._pause_s = min(max(2 * self._pause_s, least_s), PAUSE_S_MAX)
+        self._paused_until_s = now_s + self._pause_s

@@ -20,18 +20,19 @@ def _result() -> KeyedResult:
     result.rates = {PLAIN: [100.0, 400.0, 200.0], INDEXED: [80.0, 200.0, 140.0]}
     result.stored = 1_000
     result.lookup = result.quiet = result.meanwhile = Times.of([0.001, 0.002, 0.009])
-    result.before_bytes, result.after_bytes, result.pass_s = 30_000_000, 1_000_000, 2.0
+    result.before_bytes, result.after_bytes = 30_000_000, 1_000_000
+    result.alone_s, result.pass_s = 1.0, 2.0
     return result
 
 
 def test_the_ratio_is_computed_per_round() -> None:
     result = _result()
-    assert (result.ratio, result.pass_mb_per_s) == (0.7, 15.0)
+    assert (result.ratio, result.mb_per_s(result.pass_s)) == (0.7, 15.0)
     assert result.lookup is not None
     assert (result.lookup.p50_ms, result.lookup.max_ms) == (2.0, 9.0)
     out = io.StringIO()
     Console(file=out, width=160).print(result.table())
-    for figure in ("200 records/s", "0.70", "2.00 ms", "9.00 ms", "15 MB/s", "30 -> 1 MB"):
+    for figure in ("200 records/s", "0.70", "2.00 ms", "9.00 ms", "30 MB/s", "15 MB/s", "30 -> 1 MB"):
         assert figure in out.getvalue()
 
 
@@ -40,7 +41,8 @@ def test_the_document_is_complete(tmp_path: Path) -> None:
     assert document["records_per_s"] == {PLAIN: 200, INDEXED: 140}
     assert (document["ratio"], document["stored"]) == (0.7, 1_000)
     assert document["lookup"]["p50_ms"] == 2.0
-    assert document["compaction"]["mb_per_s"] == 15.0
+    assert document["compaction"]["mb_per_s"] == 30.0
+    assert document["compaction"]["mb_per_s_meanwhile"] == 15.0
 
 
 def test_keys_are_distinct_and_reproducible() -> None:

@@ -8,7 +8,14 @@ from random import Random
 
 import pytest
 
-from tidelog_proto.process.busy_poll import PAUSE_S_MAX, PAUSE_S_MIN, POLLED_BYTES_MAX, PROCESSOR_CONTENDED_S, IdlePoll
+from tidelog_proto.process.busy_poll import (
+    PAUSE_FACTOR,
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    POLLED_BYTES_MAX,
+    PROCESSOR_CONTENDED_S,
+    IdlePoll,
+)
 
 
 class Turns:
@@ -18,11 +25,14 @@ class Turns:
         self.now_s = 1.0
         self.due: list[Callable[[], None]] = []
         self.offered = 0
+        self.yield_s = 0.0
+        """The time that other tasks use the processor for at each yield."""
         monkeypatch.setattr("tidelog_proto.process.busy_poll.time.perf_counter", lambda: self.now_s)
         monkeypatch.setattr("tidelog_proto.process.busy_poll.os.sched_yield", self._offer)
 
     def _offer(self) -> None:
         self.offered += 1
+        self.now_s += self.yield_s
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.due.append(callback)
@@ -199,3 +209,32 @@ async def test_a_real_loop_does_not_sleep_and_goes_on_with_other_things() -> Non
     poll.came()
     await asyncio.sleep(0)
     assert other == 5
+
+
+def test_after_a_long_yield_polling_pauses_for_a_multiple_of_it(turns: Turns) -> None:
+    """Another task had the processor for 2 ms: in 0.2 s without polling that is at most 1 % of the time."""
+    poll = poll_of(turns)
+    turns.exchange(poll)
+    poll.waits(100)
+    turns.yield_s = 0.002
+    assert not turns.turn(), "polling ends at once"
+    poll.came()
+    turns.yield_s = 0.0
+    until_s = turns.now_s + PAUSE_FACTOR * 0.002
+    while turns.now_s < until_s - 200e-6:
+        assert not turns.exchange(poll)
+    turns.now_s = until_s + 1e-6
+    assert turns.exchange(poll)
+
+
+def test_the_pause_after_a_very_long_yield_is_bounded(turns: Turns) -> None:
+    poll = poll_of(turns)
+    turns.exchange(poll)
+    poll.waits(100)
+    turns.yield_s = 1.0
+    turns.turn()
+    poll.came()
+    turns.exchange(poll)
+    turns.now_s += PAUSE_S_MAX
+    turns.exchange(poll)
+    assert turns.exchange(poll)

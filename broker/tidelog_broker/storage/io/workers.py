@@ -12,15 +12,14 @@ when the queue is long, so submitted work waits for few optional tasks.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
-import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Final, ParamSpec, TypeVar
+
+from tidelog_broker.storage.io.background_thread import lower_priority
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class IoWorkers:
     """A fixed number of threads with a queue each.
 
     Args:
-        niceness: added to the nice value of each thread; only on Linux, where threads have their own.
+        niceness: above 0 for background threads (`lower_priority`).
     """
 
     def __init__(self, count: int = 2, *, name: str = "io", pending_max: int = PENDING_MAX, niceness: int = 0) -> None:
@@ -187,10 +186,8 @@ class _TaskQueue:
 
 
 def _run(work: _TaskQueue, niceness: int) -> None:
-    if niceness and sys.platform == "linux":  # Elsewhere the number of a thread could be that of another process.
-        with contextlib.suppress(OSError):
-            thread = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)
+    if niceness:
+        lower_priority(niceness)
     while (run := work.take()) is not None:
         run()
         del run  # Release the work's objects before waiting for the next.
