@@ -479,6 +479,8 @@ class Client:
                 `wait_ms`: see `min_bytes` (0). If it is > 0, the call also waits, without limit, for a quota.
                 `key`, `tag`: only records with this key and this tag.
                 `columns`: some of timestamp, key, value, headers, tag; others may be absent.
+                `fields`: in a typed topic, names or ids of fields; other fields may be absent. The columns of fields
+                    with a role are added to `columns`.
                 `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may be left out.
                 `end_offset`: batches that begin there or later may be left out.
                 `nearest`: read from a replica in the client's zone that can answer, instead of an owner in another

@@ -27,6 +27,7 @@ class FetchOptions(TypedDict, total=False):
     key: bytes | None
     tag: str | None
     columns: Sequence[str] | None
+    fields: Sequence[str | int] | None
     since_us: int | None
     until_us: int | None
     end_offset: int | None

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 import pyarrow as pa
 
+from tidelog.errors import InvalidRequestError
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at
@@ -360,7 +361,10 @@ class ConsumedBatch:
     partition: int
     batch: RecordBatch
     schema: Schema | None = None
-    """In a typed topic the schema of the rows: the newest that the client knows. None: that of the batch."""
+    """In a typed topic the schema of the rows: the newest that the client knows, with `columns` the newest when the
+    subscription began. None: that of the batch."""
+    columns: tuple[str, ...] | None = None
+    """In a typed topic the fields that the consumer reads, in order; None: all. Nodes may omit others."""
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -372,10 +376,12 @@ class ConsumedBatch:
         value, tag: string. Missing keys, values and tags are null. The columns that the producer sent are not copied;
         `batch.columns()` returns only those.
 
-        In a typed topic the columns are the fields of `schema`, then `_partition`, `_offset`, `_timestamp`, `_key`,
-        `_headers` and `_tag`; `_key` and `_tag` only if no field has that role. Tombstones are left out.
+        In a typed topic the columns are the fields of `schema` or those in `columns`, then `_partition`, `_offset`,
+        `_timestamp`, `_key`, `_headers` and `_tag`; `_key` and `_tag` only if no field has that role. Tombstones are
+        left out.
 
         Raises:
+            InvalidRequestError: the schema lacks one of `columns`.
             ProtocolError: CORRUPT_BATCH when the body does not decode.
         """
         if (reader := self.reader()) is not None:
@@ -387,10 +393,23 @@ class ConsumedBatch:
         values = batch.values() if reader is None else reader.rows(batch)
         return records_from(self.topic, self.partition, iter(batch.offset_list()), record_columns(batch, values))
 
-    def reader(self, columns: tuple[str, ...] | None = None) -> RowReader | None:
-        """Return the reader of the rows with these fields (None: all); None in an untyped topic."""
+    def reader(self) -> RowReader | None:
+        """Return the reader of the rows; None in an untyped topic.
+
+        Raises:
+            InvalidRequestError: the schema lacks one of `columns`.
+        """
         layout = self.batch.layout
-        return None if layout is None else row_reader(layout.schema, self.schema or layout.schema, columns)
+        if layout is None:
+            return None
+        schema = self.schema or layout.schema
+        names = {field.name for field in schema.fields}
+        if unknown := [name for name in self.columns or () if name not in names]:
+            raise InvalidRequestError(
+                f"columns {unknown} are not fields of schema {schema.number} of topic {self.topic!r}; it has "
+                f"{sorted(names)}"
+            )
+        return row_reader(layout.schema, schema, self.columns)
 
 
 class RecordColumns(NamedTuple):

@@ -783,16 +783,24 @@ class FetchEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., newest: _Optional[bool] = ...) -> None: ...
 
 class Projection(_message.Message):
-    __slots__ = ("columns", "from_us", "until_us", "end_offset")
+    __slots__ = ("columns", "from_us", "until_us", "end_offset", "fields")
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     FROM_US_FIELD_NUMBER: _ClassVar[int]
     UNTIL_US_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
     columns: int
     from_us: int
     until_us: int
     end_offset: int
-    def __init__(self, columns: _Optional[int] = ..., from_us: _Optional[int] = ..., until_us: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+    fields: FieldSelection
+    def __init__(self, columns: _Optional[int] = ..., from_us: _Optional[int] = ..., until_us: _Optional[int] = ..., end_offset: _Optional[int] = ..., fields: _Optional[_Union[FieldSelection, _Mapping]] = ...) -> None: ...
+
+class FieldSelection(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RecordFilter(_message.Message):
     __slots__ = ("key", "tag")
@@ -983,18 +991,20 @@ class Subscribe(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[SubscribeEntry, _Mapping]]] = ..., credit_records: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class SubscribeEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "filter", "record_epoch")
+    __slots__ = ("topic_id", "partition", "offset", "filter", "record_epoch", "projection")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     RECORD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     filter: RecordFilter
     record_epoch: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., record_epoch: _Optional[int] = ...) -> None: ...
+    projection: Projection
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., record_epoch: _Optional[int] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ...) -> None: ...
 
 class SubscribeReply(_message.Message):
     __slots__ = ("results",)

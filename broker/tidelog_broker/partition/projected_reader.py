@@ -6,6 +6,7 @@ Batches are reduced on a reader thread: the result needs a new CRC, which would 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.partition.reader import PartitionReader
@@ -14,7 +15,12 @@ from tidelog_broker.storage.partition.matching import ReadResult
 from tidelog_broker.storage.partition.projecting import project_all
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import COLUMN_FLAGS, OFFSET_MAX
-from tidelog_proto.batch.projection import Projection
+from tidelog_proto.batch.projection import WHOLE_BYTES_MAX, Projection
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import HEADER_BYTES, SCHEMA_LEAVES_MAX
+
+SMALL_BATCH_BYTES: Final = HEADER_BYTES + WHOLE_BYTES_MAX
+"""Maximum size of a batch that is sent whole to a reader of some fields."""
 
 
 class ProjectedReader:
@@ -61,20 +67,39 @@ class ProjectedReader:
     async def of(self, found: ReadResult, projection: Projection) -> ReadResult:
         """Reduce batches in memory to the columns and records of a projection.
 
+        Small batches are sent whole to readers of some fields, without waiting for a thread.
+
         Raises:
-            ProtocolError: CORRUPT_BATCH.
+            ProtocolError: as `project_all`.
         """
         if not found.batches:
             return found
-        batches = await self._workers.call(self._io_key, project_all, found.batches, projection)
+        if projection.fields is not None and all(len(each) <= SMALL_BATCH_BYTES for each in found.batches):
+            return found
+        batches = await self._workers.call(self._io_key, project_all, found.batches, projection, self._log.layouts)
         return ReadResult(batches, found.next_offset)
 
 
 def projection_of(message: pb.Projection) -> Projection:
-    """Parse a projection; unknown columns are ignored."""
+    """Parse a projection; unknown columns and fields are ignored.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for too many fields.
+    """
+    fields = None
+    if message.HasField("fields"):
+        ids = message.fields.ids
+        if len(ids) > SCHEMA_LEAVES_MAX:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"a projection may name at most {SCHEMA_LEAVES_MAX} fields, got {len(ids)}; name structs instead of "
+                "the fields below them, or request all fields",
+            )
+        fields = frozenset(ids)
     return Projection(
         message.columns & COLUMN_FLAGS,
         message.from_us if message.HasField("from_us") else None,
         message.until_us if message.HasField("until_us") else None,
         min(message.end_offset, OFFSET_MAX) if message.HasField("end_offset") else OFFSET_MAX,
+        fields,
     )

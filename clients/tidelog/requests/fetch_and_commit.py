@@ -26,11 +26,13 @@ from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
 from tidelog.model import Committed, Fetched, TopicPartition
 from tidelog.requests import list_offsets
 from tidelog.requests.conversions import check_position, checked_group, committed_of
+from tidelog.requests.field_projection import check_fields, request_fields
 from tidelog.requests.needed_permission import requiring
 from tidelog.requests.paging import in_requests, in_slices
 from tidelog.requests.partial_results import Commits, attach_done
 from tidelog.requests.record_filters import record_filter
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import COLUMN_FLAGS
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
@@ -53,6 +55,7 @@ async def fetch(
     key: bytes | None = None,
     tag: str | None = None,
     columns: Sequence[str] | None = None,
+    fields: Sequence[str | int] | None = None,
     since_us: int | None = None,
     until_us: int | None = None,
     end_offset: int | None = None,
@@ -75,9 +78,14 @@ async def fetch(
         entry.filter.CopyFrom(matching.to_message())
     if (projection := projection_message(columns, since_us, until_us, end_offset)) is not None:
         entry.projection.CopyFrom(projection)
+    if fields is not None:
+        check_fields(fields)
+        entry.projection.columns = entry.projection.columns if entry.HasField("projection") else COLUMN_FLAGS
     request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
 
     async def attempt() -> Fetched:
+        if fields is not None and not request.entries[0].projection.HasField("fields"):
+            await request_fields(router, topic, fields, request.entries[0].projection)
         near = await router.near_reader(topic, partition) if nearest else None
         if near is not None:
             try:

@@ -21,6 +21,7 @@ from tidelog.requests.needed_permission import requiring
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
 from tidelog.subscriptions.consumer_options import ConsumerOptions, dead_letter_loop_error
 from tidelog.subscriptions.cursor import Cursor
+from tidelog.subscriptions.field_binding import FieldBinding
 from tidelog.subscriptions.load_meter import LoadMeter
 from tidelog.subscriptions.prefetch import Credit, Prefetch
 from tidelog.subscriptions.receive_buffer import ReceiveBuffer
@@ -68,7 +69,9 @@ class Assignment:
             on_out_of_range=options.on_out_of_range,
             record_filter=options.record_filter,
             skips_forbidden=options.pattern is not None,
+            fields=FieldBinding(router, options.view.columns, is_narrowing=options.dead_letter is None),
         )
+        self._columns = options.view.columns
         self._paused: set[TopicPartition] = set()
         """Partitions from which nothing is delivered because the application has paused them."""
         self._held_back: set[TopicPartition] = set()
@@ -289,7 +292,7 @@ class Assignment:
         """Return a batch that was taken to the front of the queue."""
         where, cost = TopicPartition(batch.topic, batch.partition), Credit(len(batch), batch.batch.header.length)
         self._prefetch.keep(cost)
-        self._buffer.put_back(Prefetched(where, batch.batch, self._prefetch, cost))
+        self._buffer.put_back(Prefetched(where, batch.batch, self._prefetch, cost, schema=batch.schema))
 
     async def close(self) -> None:
         """Stop reading; pending calls of `next_batch` return None."""
@@ -342,8 +345,8 @@ class Assignment:
             self.loads.taken(item.where, item.batch.end_offset, item.batch.header.length)
         if item.batch.layout is None:
             return ConsumedBatch(*item.where, item.batch)
-        newest = self._router.schemas.newest(self.topic_ids[item.where.topic])
-        return ConsumedBatch(*item.where, item.batch, newest)
+        schema = item.schema or self._router.schemas.newest(self.topic_ids[item.where.topic])
+        return ConsumedBatch(*item.where, item.batch, schema, self._columns)
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
         is_read = any(where.topic == topic for where in self._keeper.partitions)
@@ -396,7 +399,7 @@ class Assignment:
             return None
         cost = Credit(len(rest), rest.batch.header.length)
         self._prefetch.keep(cost)
-        return Prefetched(where, rest.batch, self._prefetch, cost)
+        return Prefetched(where, rest.batch, self._prefetch, cost, schema=rest.schema)
 
     def _watch(self, topic: str) -> None:
         if topic not in self._watched:

@@ -15,6 +15,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from operator import length_hint
 from typing import Final, NamedTuple
@@ -404,7 +405,7 @@ class Cursor:
         if self._rows is None or not length_hint(self._iterator):
             return None
         left = self._rows.batch.batch.slice_from(self._positions.get(self._where, 0))
-        return ConsumedBatch(*self._where, left, self._rows.batch.schema) if len(left) else None
+        return replace(self._rows.batch, batch=left) if len(left) else None
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from tidelog.errors import InvalidRequestError
@@ -19,7 +20,7 @@ class RowView(NamedTuple):
     """The options of a consumer for typed topics.
 
     Attributes:
-        columns: the fields of a row, in order; None for all.
+        columns: the fields of a row, in order; None for all. Its batches have them, too.
         values: the form of the value of a record.
         model: the class of rows; None for dictionaries.
         build: makes an instance of it.
@@ -70,22 +71,15 @@ class RowView(NamedTuple):
             InvalidRequestError: the schema lacks a column, or a field that the class requires.
             ProtocolError: CORRUPT_BATCH if the body does not decode.
         """
-        schema = _schema_of(batch)
-        names = {field.name for field in schema.fields}
-        if unknown := [name for name in self.columns or () if name not in names]:
-            raise InvalidRequestError(
-                f"columns {unknown} are not fields of schema {schema.number} of topic {batch.topic!r}; it has "
-                f"{sorted(names)}"
-            )
         if self.model is not None:
-            check_model(self.model, schema)
-        reader = batch.reader(self.columns)
+            check_model(self.model, _schema_of(batch))
+        reader = batch.reader()
         assert reader is not None
         return json_values(reader, batch.batch) if self.values == "json" else reader.rows(batch.batch)
 
     def json_of(self, batch: ConsumedBatch) -> list[bytes | None]:
         """Return the value of each record with all fields as JSON; see `json_view`."""
-        reader = batch.reader()
+        reader = replace(batch, columns=None).reader()
         assert reader is not None
         return json_values(reader, batch.batch)
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from tidelog.cluster.topic_schemas import TopicSchemas, typed_number
 from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_read
 from tidelog.model import TopicPartition
+from tidelog.subscriptions.field_binding import BoundFields
 from tidelog.subscriptions.prefetch import Credit, Window
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Flags, whole_common_batch
@@ -20,6 +21,7 @@ from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES
+from tidelog_proto.schema.topic_schema import Schema
 from tidelog_proto.wire.pushed_events import PushedEvent
 
 _SPAN_MAX: Final = 2**32
@@ -40,6 +42,7 @@ class Prefetched(NamedTuple):
         lender: the object to which `credit` is returned when the batch is taken.
         credit: the cost of the MESSAGE_EVENT that contained the batch; None unless this is the event's last batch.
         high_watermark: the partition's end that the event reported.
+        schema: under which rows are shown; None for the newest known one, or in an untyped topic.
     """
 
     where: TopicPartition
@@ -47,6 +50,7 @@ class Prefetched(NamedTuple):
     lender: Lender
     credit: Credit | None
     high_watermark: int = 0
+    schema: Schema | None = None
 
 
 class Listener(Protocol):
@@ -77,6 +81,7 @@ class Subscription:
         positions: partition -> next offset to receive.
         filtered: whether a record filter is set, so that events have gaps.
         schemas: the schemas of typed topics; None: no topic is typed.
+        bound: topic id -> the fields that were requested; topics whose records are read whole are missing.
     """
 
     def __init__(
@@ -88,8 +93,10 @@ class Subscription:
         *,
         filtered: bool = False,
         schemas: TopicSchemas | None = None,
+        bound: Mapping[bytes, BoundFields] | None = None,
     ) -> None:
         self._schemas = schemas
+        self._bound = bound or {}
         self.positions = positions
         self.window = window
         self._topics = topics
@@ -136,9 +143,11 @@ class Subscription:
         credit = Credit(records, size_bytes)
         self.window.arrived(credit)
         last = len(batches) - 1
+        bound = self._bound.get(topic_id)
+        schema = None if bound is None else bound.schema
         self._listener.prefetched(
             [
-                Prefetched(where, batch, self.window, credit if index == last else None, high_watermark)
+                Prefetched(where, batch, self.window, credit if index == last else None, high_watermark, schema)
                 for index, batch in enumerate(batches)
             ]
         )
@@ -168,7 +177,7 @@ class Subscription:
 
         Raises:
             TidelogError: a batch is damaged, or records are missing.
-            _MissingSchemaError: a schema is not known; the position stays.
+            _MissingSchemaError: a schema is not known, or later than that of the requested fields; the position stays.
         """
         position = self.positions.get(where)
         if position is None:
@@ -200,19 +209,20 @@ class Subscription:
         """Return the layouts of a topic's schemas, with that of the batch; None if the batch is not typed.
 
         Raises:
-            _MissingSchemaError: its schema is not known.
+            _MissingSchemaError: its schema is not known, or later than that of the requested fields.
         """
         number = typed_number(batch)
         if not number or self._schemas is None:
             return None
         layouts = self._schemas.known(topic_id)
-        if number not in layouts:
+        bound = self._bound.get(topic_id)
+        if number not in layouts or (bound is not None and number > bound.schema.number):
             raise _MissingSchemaError(number)
         return layouts
 
 
 class _MissingSchemaError(Exception):
-    """A batch has a schema that is not known yet."""
+    """A batch has a schema that is not known yet, or that the subscription does not expect."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -43,6 +43,7 @@ from tidelog.requests.paging import in_requests, in_slices, request_count
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.subscriptions import liveness_probe
 from tidelog.subscriptions.consumer_options import OnOutOfRange
+from tidelog.subscriptions.field_binding import BoundFields, FieldBinding
 from tidelog.subscriptions.liveness_probe import LivenessProbe
 from tidelog.subscriptions.prefetch import Credit, Prefetch
 from tidelog.subscriptions.resubscribe_backoff import ResubscribeBackoff
@@ -83,6 +84,7 @@ class SubscriptionKeeper:
         prefetch: limits the batches that are received and not yet taken.
         record_filter: selects the records that nodes send; None for all records.
         skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
+        fields: the fields that are read; None for all.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class SubscriptionKeeper:
         on_out_of_range: OnOutOfRange,
         record_filter: RecordFilter | None = None,
         skips_forbidden: bool = False,
+        fields: FieldBinding | None = None,
     ) -> None:
         self.topic_ids: dict[str, bytes] = {}
         """Name -> id of the topics that are read: a partition belongs to the topic that it began with."""
@@ -103,6 +106,7 @@ class SubscriptionKeeper:
         self._on_out_of_range = on_out_of_range
         self._record_filter = record_filter
         self._skips_forbidden = skips_forbidden
+        self._fields = fields
         self._arrived: dict[TopicPartition, int] = {}
         self._epochs = ReceivedEpochs(router.known_ends, router.read_epochs)
         self._subscription_of: dict[TopicPartition, Subscription | None] = {}
@@ -542,36 +546,28 @@ class SubscriptionKeeper:
         connection = replica.connection
         topics = await self._known_topics(partitions)
         names = set(topics.values())
+        bound = {} if self._fields is None else await self._fields.bind(names)
         partitions = [where for where in partitions if where.topic in names and self._is_free(where)]
         if not partitions:
             return
         self._log_replica(replica, partitions)
         window = self._prefetch.open()
         positions = {where: self._arrived[where] for where in partitions}
-        record_filter = self._record_filter
         subscription = Subscription(
             topics,
             positions,
             window,
             self,
-            filtered=record_filter is not None,
+            filtered=self._record_filter is not None,
             schemas=self._router.schemas,
+            bound=bound,
         )
         subscription_id = connection.new_subscription_id()
         connection.subscribe(subscription_id, subscription)
         self._subscriptions[subscription] = (connection, subscription_id)
         request = pb.Subscribe(
             subscription_id=subscription_id,
-            entries=[
-                pb.SubscribeEntry(
-                    topic_id=self.topic_ids[where.topic],
-                    partition=where.partition,
-                    offset=offset,
-                    filter=record_filter.to_message() if record_filter is not None else None,
-                    record_epoch=self._epochs.at(where),
-                )
-                for where, offset in positions.items()
-            ],
+            entries=[self._entry(where, offset, bound) for where, offset in positions.items()],
             credit_records=window.outstanding.records,
             credit_bytes=window.outstanding.bytes,
         )
@@ -601,6 +597,18 @@ class SubscriptionKeeper:
         self.wake()  # the initial credit may have been zero
         # A partition may have moved in the meantime.
         self._router.owner_changes.check([self._expected[where] for where in partitions if where in self._expected])
+
+    def _entry(self, where: TopicPartition, offset: int, bound: Mapping[bytes, BoundFields]) -> pb.SubscribeEntry:
+        topic_id, record_filter = self.topic_ids[where.topic], self._record_filter
+        fields = bound.get(topic_id)
+        return pb.SubscribeEntry(
+            topic_id=topic_id,
+            partition=where.partition,
+            offset=offset,
+            filter=record_filter.to_message() if record_filter is not None else None,
+            record_epoch=self._epochs.at(where),
+            projection=fields.projection if fields is not None else None,
+        )
 
     def _owner_changed(
         self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool

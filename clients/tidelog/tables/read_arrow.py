@@ -61,7 +61,7 @@ def read_arrow(
         columns: names of the columns to return, in the wanted order, from topic, partition, offset, timestamp, key,
             value, headers, tag; None: all. The node does not send other columns if it can omit them, and they are not
             decoded. In a typed topic: the fields of the schema (None: all of them), and _partition, _offset,
-            _timestamp, _headers, and _key and _tag if no field has that role. Nodes send whole records of typed topics.
+            _timestamp, _headers, and _key and _tag if no field has that role.
         since: start of the range, inclusive: "earliest", "latest", a time (`datetime`, or µs since 1970), or
             {partition: offset}. With a time, each partition begins at its first record with that timestamp or a later
             one; a time after the last record gives no rows.
@@ -198,6 +198,8 @@ def _typed_ranges(
     with connect() as client:
         for span in ranges:
             options = fetch_options(span)
+            if typed.fields is not None:
+                options["columns"], options["fields"] = typed.columns, typed.fields
 
             def fetch(offset: int, span: OffsetRange = span, options: FetchOptions = options) -> Fetched:
                 return client.fetch(span.topic, span.partition, offset, **options)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
+from tidelog.fetch_options import WIRE_COLUMNS
 from tidelog.tables.joined_batches import JOINED_BYTES
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import row_layout
@@ -29,6 +30,8 @@ class TypedTable:
 
     Attributes:
         arrow: the Arrow schema of the tables.
+        fields: ids of the fields that are read; None for all.
+        columns: the columns of records that are read, besides those of fields with a role.
 
     Raises:
         InvalidRequestError: a column does not exist or is repeated, or none is given.
@@ -48,6 +51,9 @@ class TypedTable:
         self._tombstones = tombstones
         self._names = names
         self._fields = tuple(name for name in names if name in fields.names)
+        ids = {field.name: field.id for field in schema.fields}
+        self.fields = None if columns is None else [ids[name] for name in self._fields]
+        self.columns = [name for name in WIRE_COLUMNS if f"_{name}" in names]
         arrow = [known[name].with_nullable(known[name].nullable or tombstones) for name in names]
         self.arrow = pa.schema([*arrow, pa.field(DELETED, pa.bool_(), nullable=False)] if tombstones else arrow)
 

@@ -53,12 +53,14 @@ class Projection(NamedTuple):
         from_us, until_us: batches whose records are all older than `from_us`, or all `until_us` or newer, may be
             omitted; µs since 1970, None for no bound.
         end_offset: batches that begin at or after this offset may be omitted.
+        fields: ids of the requested fields of the column `value` of typed batches; None for all.
     """
 
     columns: int = COLUMN_FLAGS
     from_us: int | None = None
     until_us: int | None = None
     end_offset: int = OFFSET_MAX
+    fields: frozenset[int] | None = None
 
     def skips(self, header: BatchHeader) -> bool:
         """Return whether all of a batch's records are outside the time range."""
@@ -66,9 +68,9 @@ class Projection(NamedTuple):
         return is_older or (self.until_us is not None and header.base_timestamp_us >= self.until_us)
 
     def keeps(self, header: BatchHeader) -> bool:
-        """Return whether all columns of a batch are requested, and records of any time."""
+        """Return whether all columns and fields of a batch are requested, and records of any time."""
         has_times = self.from_us is not None or self.until_us is not None
-        return not has_times and not header.flags & COLUMN_FLAGS & ~self.columns
+        return not has_times and self.fields is None and not header.flags & COLUMN_FLAGS & ~self.columns
 
 
 def needs_body(header: BatchHeader, columns: int) -> bool:

@@ -10,13 +10,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.key_bytes import key_values
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import RowLayout, row_layout
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.schema.data_types import Kind
-from tidelog_proto.schema.fields import Field, Role
-from tidelog_proto.schema.reading_plan import reading_plan
+from tidelog_proto.schema.fields import Field, Role, fields_below
+from tidelog_proto.schema.reading_plan import ReadingPlan, reading_plan
 from tidelog_proto.schema.topic_schema import Schema
 
 ToPython = Callable[[Any, Field], list[Any]]
@@ -43,6 +46,8 @@ _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the origin of times
 class RowReader:
     """Reads batches of one schema of a topic under another. Immutable; `row_reader` returns one for each pair.
 
+    Projected batches must have the fields of the rows, and may have more.
+
     Args:
         source: the schema of the batches.
         target: the schema of the rows.
@@ -64,22 +69,27 @@ class RowReader:
         layout: RowLayout = row_layout(target)
         self._arrow = pa.schema([layout.row_schema.field(field.name) for field in self.fields])
         self._nullable = pa.schema([field.with_nullable(nullable=True) for field in self._arrow])
-        inner = tuple(field.name for field in self.fields if field.role is Role.NONE)
-        self._plan = reading_plan(source, target, inner) if inner else None
+        self._inner = tuple(field.name for field in self.fields if field.role is Role.NONE)
+        self._plan = reading_plan(source, target, self._inner) if self._inner else None
 
     def arrays(self, batch: RecordBatch) -> list[Any]:
         """Return one Arrow array for each field, with an entry for each record; those of tombstones are null.
 
         Raises:
-            ProtocolError: CORRUPT_BATCH if the body does not decode, or the bytes of a key are not those of its type.
+            ProtocolError: CORRUPT_BATCH if the body does not decode, the bytes of a key are not those of its type, or
+                the batch was sent without one of the fields.
         """
         count = len(batch)
         columns = batch.columns() if count else None
         if columns is None:
             return [pa.nulls(0, field.type) for field in self._arrow]
-        names, children = columns.schema.names, iter(())
-        if self._plan is not None and "value" in names:
-            value: Any = self._plan.read(columns.column("value"))
+        children: Any = iter(())
+        if self._plan is not None:
+            if "value" not in columns.schema.names:
+                raise _not_sent(self._inner)
+            is_projected = batch.header.flags & Flags.PROJECTED and batch.layout is not None
+            plan = _projected_plan(batch.layout, self._target, self._inner) if is_projected else self._plan
+            value: Any = plan.read(columns.column("value"))
             children = iter(value.flatten() if value.null_count else map(value.field, range(value.type.num_fields)))
         return [
             self._array(batch, columns, field, arrow.type, children)
@@ -155,6 +165,8 @@ class RowReader:
             return pa.nulls(len(batch), kind) if child is None else child
         name = _COLUMN_OF[field.role]
         if name not in columns.schema.names:
+            if batch.header.flags & Flags.PROJECTED and field.required and field.role is not Role.TAG:
+                raise _not_sent([field.name])
             if field.role is Role.TIME:
                 stamp: Any = pa.scalar(batch.header.base_timestamp_us, pa.int64()).cast(TIMESTAMP_TYPE)
                 return pa.repeat(stamp, len(batch))
@@ -167,6 +179,32 @@ class RowReader:
 def row_reader(source: Schema, target: Schema, names: tuple[str, ...] | None = None) -> RowReader:
     """Return the reader of batches of `source` under `target`; see `RowReader`."""
     return RowReader(source, target, names)
+
+
+@lru_cache(maxsize=256)
+def _projected_plan(layout: RowLayout, target: Schema, names: tuple[str, ...]) -> ReadingPlan:
+    """Return the plan for the values of projected batches.
+
+    Args:
+        layout: of the fields that the batches have.
+        target: the schema of the rows.
+        names: the fields of `value` that the rows have.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH if the batches lack one of these fields that their schema has.
+    """
+    wanted = {field.id for field in target.value_fields if field.name in names}
+    stored = [field for field in layout.schema.value_fields if field.id in wanted]
+    sent = {field.id for field in fields_below(layout.value_fields)}
+    if missing := [field.name for field in fields_below(stored) if field.id not in sent]:
+        raise _not_sent(missing)
+    return reading_plan(layout.schema, target, names, layout.value_fields)
+
+
+def _not_sent(names: Sequence[str]) -> ProtocolError:
+    return ProtocolError(
+        pb.CORRUPT_BATCH, f"the batch was sent without the fields {list(names)}, which its reader needs"
+    )
 
 
 def values_of(array: Any, field: Field, to_python: ToPython) -> list[Any]:

@@ -50,11 +50,15 @@ class ReadingPlan(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def reading_plan(source: Schema, target: Schema, names: tuple[str, ...] | None = None) -> ReadingPlan:
+def reading_plan(
+    source: Schema, target: Schema, names: tuple[str, ...] | None = None, sent: tuple[Field, ...] | None = None
+) -> ReadingPlan:
     """Return the plan for values of `source` and a reader of `target`, another schema of the same topic.
 
     Args:
         names: the fields of the top level, without a role, that the reader wants, at least one; None for all.
+        sent: the fields of `source` that the column has; None for all. Wanted ones that it lacks become nulls, so the
+            caller checks that it has those that were requested.
 
     Raises:
         SchemaError: `source` is the later schema, and one of its fields is wider or optional where the reader's is not.
@@ -63,11 +67,12 @@ def reading_plan(source: Schema, target: Schema, names: tuple[str, ...] | None =
     """
     wanted = _wanted(target, names)
     refuse(_faults(source, target, wanted))
-    source_type = value_type(source)
+    has = source.value_fields if sent is None else sent
+    source_type = value_type(source) if sent is None else pa.struct([arrow_field(field) for field in has])
     target_type = pa.struct([arrow_field(field) for field in wanted])
-    if _are_equal(source.value_fields, wanted):
+    if _are_equal(has, wanted):
         return ReadingPlan(source_type, target_type, None)
-    return ReadingPlan(source_type, target_type, _struct_step(source.value_fields, wanted, target_type))
+    return ReadingPlan(source_type, target_type, _struct_step(has, wanted, target_type))
 
 
 def _are_equal(source: Sequence[Field], target: Sequence[Field]) -> bool:

@@ -3,8 +3,8 @@
 Every append wakes the pumps of the subscriptions that follow the partition, which look at this partition only. A pump
 sends as much as the credit and the client's reading allow: from the ring if it contains the position, otherwise by one
 log read at a time per connection until the position has reached the ring. Ring and log are both addressed by offset and
-end at the high watermark, so the transition can neither skip nor repeat a batch. Filtered batches are made on a reader
-thread, from the ring or the log.
+end at the high watermark, so the transition can neither skip nor repeat a batch. Filtered and projected batches are
+made on a reader thread, from the ring or the log.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.projected_reader import SMALL_BATCH_BYTES, projection_of
 from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, end_reason
 from tidelog_broker.server.handlers.fetch import end_of
 from tidelog_broker.server.request_slices import in_slices
 from tidelog_broker.server.typed_batches import check_reader
-from tidelog_broker.storage.partition.matching import RecordFilter
+from tidelog_broker.storage.partition.matching import ReadResult, RecordFilter
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.projection import Projection
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 
@@ -47,12 +49,37 @@ PROGRESS_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Filter:
-    """A partition's filter, the time of the last progress report, and the timer of the next one."""
+class _Selection:
+    """The records, columns and fields of a partition that the client wants.
 
-    record_filter: RecordFilter
+    Attributes:
+        record_filter: None for all records.
+        projection: its columns and fields; None for all.
+        reported_at_s: time of the last progress report of the filter, in loop time.
+        timer: of the next progress report; None if none is due.
+    """
+
+    record_filter: RecordFilter | None
+    projection: Projection | None = None
     reported_at_s: float = -math.inf
     timer: asyncio.TimerHandle | None = None
+
+    def takes_whole(self, entries: list[RingEntry]) -> bool:
+        """Return whether batches are sent as they are."""
+        return self.record_filter is None and all(len(entry.data) <= SMALL_BATCH_BYTES for entry in entries)
+
+    async def read(self, partition: Partition, offset: int, bytes_max: int) -> ReadResult:
+        """Read about `bytes_max` bytes, as stored, of what the client wants.
+
+        Raises:
+            ProtocolError: as `PartitionReader.read_log`; EPOCH_CHANGING if this node does not know a schema.
+        """
+        if self.record_filter is None:
+            assert self.projection is not None, "nothing is selected"
+            # The headers of the batches are read here, and those of a mapping may only be read by system calls.
+            return await partition.projected.read(offset, bytes_max, self.projection, is_prompt=False)
+        found = await partition.filtered.read(offset, bytes_max, self.record_filter)
+        return found if self.projection is None else await partition.projected.of(found, self.projection)
 
     def end(self) -> None:
         """Cancel the progress report."""
@@ -83,8 +110,8 @@ class Pump:
         self._partitions: dict[PartitionKey, Partition] = {}
         self._listeners: dict[PartitionKey, Callable[[], None]] = {}
         """The listener of each partition's changes."""
-        self._filters: dict[PartitionKey, _Filter] = {}
-        """Filters of the partitions that have one."""
+        self._selections: dict[PartitionKey, _Selection] = {}
+        """What the client wants of the partitions that it does not read whole."""
         self._reading = self._continues = False
         """Whether a read is in flight; whether `pump` continues in the next iteration of the event loop."""
         self._to_read: OrderedDict[PartitionKey, None] = OrderedDict()
@@ -153,12 +180,13 @@ class Pump:
         key: PartitionKey,
         partition: Partition,
         offset: int,
-        record_filter: RecordFilter | None,
+        selection: _Selection | None = None,
         record_epoch: int | None = None,
     ) -> None:
-        """Add a partition with its filter and listen to its appends.
+        """Add a partition and listen to its appends.
 
         Args:
+            selection: what the client wants; None for all records with all columns.
             record_epoch: the epoch of the record before `offset`, if the client knows it.
 
         Raises:
@@ -179,8 +207,8 @@ class Pump:
         self.subscription.add(key, offset)
         self._count(1)
         self._partitions[key] = partition
-        if record_filter is not None:
-            self._filters[key] = _Filter(record_filter)
+        if selection is not None:
+            self._selections[key] = selection
         if record_epoch is not None:
             self._record_epochs[key] = record_epoch
         listener = self._listeners[key] = partial(self._woken, key)
@@ -210,9 +238,9 @@ class Pump:
         self._partitions.clear()
         self._to_read.clear()
         self._record_epochs.clear()
-        for filtered in self._filters.values():
-            filtered.end()
-        self._filters.clear()
+        for selection in self._selections.values():
+            selection.end()
+        self._selections.clear()
 
     def _count(self, more: int) -> None:
         self._broker.bounds.followed += more
@@ -274,10 +302,13 @@ class Pump:
             self._confirm_end(key, partition, offset)
             return True
         hot: list[RingEntry] | None
-        if key in self._filters:
+        selection = self._selections.get(key)
+        if selection is not None and selection.record_filter is not None:
             hot = [] if offset >= partition.state.readable_until(offset) else None
         else:
             hot = partition.reader.read_hot(offset, self._bytes_max, self.subscription.credit_records)
+            if hot and selection is not None and not selection.takes_whole(hot):
+                hot = None
         if not hot:
             self.subscription.rest(key)
             if hot is None:
@@ -342,17 +373,15 @@ class Pump:
         try:
             async with self._connection.reading:
                 if self._may_send and key in self._partitions:
-                    offset, filtered = self.subscription.positions[key], self._filters.get(key)
-                    if filtered is None:
+                    offset, selection = self.subscription.positions[key], self._selections.get(key)
+                    if selection is None:
                         found = await partition.reader.read_to_send(
                             offset, self._bytes_max, is_prompt=self._connection.backlog.is_prompt
                         )
                         batches, heads = found.batches, found.heads
                         next_offset = end_of(heads) if batches else offset
                     else:
-                        batches, next_offset = await partition.filtered.read(
-                            offset, self._bytes_max, filtered.record_filter
-                        )
+                        batches, next_offset = await selection.read(partition, offset, self._bytes_max)
                         heads = batches
                         is_unreadable = next_offset == offset
                     if is_unreadable:
@@ -361,8 +390,8 @@ class Pump:
                         pass  # Not sent: the partition was ended meanwhile, or its batches were sent from memory.
                     elif batches and self._fits(sum(map(len, batches))):
                         self._send(key, partition, batches, count_records(heads), next_offset)
-                    elif filtered is not None and not batches:
-                        self._skip(key, next_offset, filtered)
+                    elif selection is not None and not batches:
+                        self._skip(key, next_offset, selection)
         except ProtocolError as error:
             if not self.stopped and key in self._partitions:  # Otherwise the end of the partition was reported before.
                 self._end(key, error)
@@ -389,20 +418,20 @@ class Pump:
             envelope.throttle_ms = meter.throttle_ms("message_event")
         self._connection.send(envelope, batches)
 
-    def _skip(self, key: PartitionKey, next_offset: int, filtered: _Filter) -> None:
+    def _skip(self, key: PartitionKey, next_offset: int, selection: _Selection) -> None:
         """Advance past records that do not match, and report the new offset to the client soon."""
         self.subscription.spend(key, records=0, size_bytes=0, next_offset=next_offset)
         self._record_epochs.pop(key, None)
-        if filtered.timer is None:
+        if selection.timer is None:
             loop = self._broker.loop
-            filtered.timer = loop.call_at(
-                max(loop.time(), filtered.reported_at_s + PROGRESS_S), self._report_progress, key
+            selection.timer = loop.call_at(
+                max(loop.time(), selection.reported_at_s + PROGRESS_S), self._report_progress, key
             )
 
     def _report_progress(self, key: PartitionKey) -> None:
         """Send the client the offset that a filter has reached."""
-        filtered, partition = self._filters[key], self._partitions[key]
-        filtered.timer, filtered.reported_at_s = None, self._broker.loop.time()
+        selection, partition = self._selections[key], self._partitions[key]
+        selection.timer, selection.reported_at_s = None, self._broker.loop.time()
         self._connection.send(pb.Envelope(message_event=self._event(key, partition, 0)), [])
 
     def _event(self, key: PartitionKey, partition: Partition, records: int) -> pb.MessageEvent:
@@ -423,8 +452,8 @@ class Pump:
             partition.changes.listeners.discard(self._listeners.pop(key))
             self._to_read.pop(key, None)
             self._count(-1)
-            if (filtered := self._filters.pop(key, None)) is not None:
-                filtered.end()
+            if (selection := self._selections.pop(key, None)) is not None:
+                selection.end()
         self.subscription.remove(key)
         ended = pb.SubscriptionEnded(
             subscription_id=self.subscription.subscription_id,
@@ -474,10 +503,10 @@ async def subscribe(broker: Broker, request: Request) -> None:
             partition.reader.check_offset(entry.offset)
             record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
             await partition.access.ensure_given_out(entry.offset, record_epoch)
-            record_filter = parse_record_filter(entry.filter) if entry.HasField("filter") else None
+            selection = _selection_of(entry)
             # Check again, because rules may have changed; from here on changes are applied to the pump.
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
-            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, record_filter, record_epoch)
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, selection, record_epoch)
             result.log_start_offset = partition.state.earliest
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
@@ -491,6 +520,24 @@ async def subscribe(broker: Broker, request: Request) -> None:
         del connection.pumps[message.subscription_id]
     request.reply(pb.Envelope(subscribe_reply=reply))
     pump.start()
+
+
+def _selection_of(entry: pb.SubscribeEntry) -> _Selection | None:
+    """Return what a client wants of a partition; None for all records with all columns.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    record_filter = parse_record_filter(entry.filter) if entry.HasField("filter") else None
+    projection = projection_of(entry.projection) if entry.HasField("projection") else None
+    if projection is not None and projection != Projection(projection.columns, fields=projection.fields):
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            "the projection of a subscription has a time or an end offset; leave them unset, or read with FETCH",
+        )
+    if record_filter is None and projection is None:
+        return None
+    return _Selection(record_filter, projection)
 
 
 def credit(_broker: Broker, request: Request) -> None:
@@ -524,7 +571,7 @@ def count_records(buffers: list[memoryview]) -> int:
     for buffer in buffers:
         at = 0
         while at < len(buffer):
-            header = unpack_header(buffer, at, typed=True)
+            header = unpack_header(buffer, at, is_sent=True, typed=True)
             records += header.record_count
             at += header.length
     return records

@@ -19,8 +19,10 @@ from tidelog_broker.storage.partition.extents import checking, readable_extents
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import ReadResult
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, check_offset, retry_if_replaced
-from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.header import Buffer, unpack_header
 from tidelog_proto.batch.projection import Projection, head_alone, needs_body, project
+from tidelog_proto.batch.row_layout import Layouts
+from tidelog_proto.batch.typed_projection import project_rows
 from tidelog_proto.limits import FETCH_BYTES_MAX, KIB
 
 LOOK_BYTES: Final = 8 * KIB
@@ -37,6 +39,31 @@ class _Examined(NamedTuple):
     stop: int
     batches: list[memoryview]
     cost_bytes: int
+
+
+class _Reducer(NamedTuple):
+    """Reduces batches to the requested columns and fields.
+
+    Attributes:
+        layouts: of the batches of a typed topic, see `HeldEpochs`.
+    """
+
+    projection: Projection
+    layouts: Layouts | None
+
+    def reduced(self, batch: Buffer) -> Buffer:
+        """Return the projection of a batch, or the batch unchanged.
+
+        Typed batches are sent whole to readers that name no fields, such as older clients.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH; EPOCH_CHANGING if this node does not know the schema.
+        """
+        columns, fields = self.projection.columns, self.projection.fields
+        number = 0 if fields is None or self.layouts is None else unpack_header(batch, typed=True).schema_id
+        if fields is None or self.layouts is None or not number:
+            return project(batch, columns)
+        return project_rows(batch, self.layouts[number], columns=columns, fields=fields)
 
 
 class ProjectingReader:
@@ -70,7 +97,8 @@ class ProjectingReader:
         if self._is_all_wanted(offset, limit_offset, projection):
             found = self._reader.read(offset, max_bytes, limit_offset=limit_offset, to_send=to_send)
             return _below(found, projection.end_offset)
-        return self._read(offset, min(max_bytes, FETCH_BYTES_MAX), limit_offset, projection)
+        reducer = _Reducer(projection, self._held.layouts)
+        return self._read(offset, min(max_bytes, FETCH_BYTES_MAX), limit_offset, reducer)
 
     def _is_all_wanted(self, offset: int, limit_offset: int, projection: Projection) -> bool:
         check_offset(self._held, offset)
@@ -81,12 +109,12 @@ class ProjectingReader:
                     return projection.keeps(unpack_header(head, typed=True))
         return True
 
-    def _read(self, offset: int, left_bytes: int, limit_offset: int, projection: Projection) -> ReadResult:
+    def _read(self, offset: int, left_bytes: int, limit_offset: int, reducer: _Reducer) -> ReadResult:
         found: list[memoryview] = []
         position = offset
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
-                for examined in _look_through(extent, left_bytes, projection, at_least_one=position == offset):
+                for examined in _look_through(extent, left_bytes, reducer, at_least_one=position == offset):
                     found += examined.batches
                     left_bytes -= examined.cost_bytes
                     position = extent.offset_of(examined.stop)
@@ -107,19 +135,17 @@ def _below(found: FoundBatches, end_offset: int) -> ReadResult:
     return ReadResult(batches, next_offset)
 
 
-def _look_through(
-    extent: Extent, left_bytes: int, projection: Projection, *, at_least_one: bool
-) -> Iterator[_Examined]:
+def _look_through(extent: Extent, left_bytes: int, reducer: _Reducer, *, at_least_one: bool) -> Iterator[_Examined]:
     """Yield the examined batches of an extent while the byte budget lasts, perhaps not to its end."""
     first = extent.first
-    end = min(extent.stop, extent.slots_below(projection.end_offset))
+    end = min(extent.stop, extent.slots_below(reducer.projection.end_offset))
     while first < end and (left_bytes > 0 or at_least_one):
         stop = min(first + _TOGETHER, end)
         span_bytes = extent.span_bytes(first, stop)
         if span_bytes < (stop - first) * SMALL_BATCH_BYTES and (span_bytes <= left_bytes or stop - first == 1):
             examined: _Examined | None = _all_of(extent, first, stop)
         else:
-            examined = _one_of(extent, first, projection, left_bytes, at_least_one=at_least_one)
+            examined = _one_of(extent, first, reducer, left_bytes, at_least_one=at_least_one)
         if examined is None:
             return
         yield examined
@@ -133,32 +159,34 @@ def _all_of(extent: Extent, first: int, stop: int) -> _Examined:
         return _Examined(stop, batches, extent.span_bytes(first, stop))
 
 
-def _one_of(
-    extent: Extent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
-) -> _Examined | None:
+def _one_of(extent: Extent, slot: int, reducer: _Reducer, left_bytes: int, *, at_least_one: bool) -> _Examined | None:
     """Read the needed part of a batch; None if the batch exceeds `left_bytes`, unless `at_least_one`."""
     head = extent.head(slot)
     with checking(extent, slot, head):
         header = unpack_header(head, typed=True)
-        if projection.skips(header):
+        if reducer.projection.skips(header):
             return _Examined(slot + 1, [], LOOK_BYTES)
-        if not needs_body(header, projection.columns):
+        if not needs_body(header, reducer.projection.columns):
             return _Examined(slot + 1, [memoryview(head_alone(header) if header.record_count else head)], LOOK_BYTES)
         length_bytes = extent.length_of(slot)
         if length_bytes > left_bytes and not at_least_one:
             return None
         (batch,) = extent.read(slot, slot + 1)
-        return _Examined(slot + 1, [memoryview(project(batch, projection.columns))], max(LOOK_BYTES, length_bytes))
+        return _Examined(slot + 1, [memoryview(reducer.reduced(batch))], max(LOOK_BYTES, length_bytes))
 
 
-def project_all(batches: list[memoryview], projection: Projection) -> list[memoryview]:
+def project_all(batches: list[memoryview], projection: Projection, layouts: Layouts | None = None) -> list[memoryview]:
     """Return the needed parts of batches in memory.
 
+    Args:
+        layouts: of the batches of a typed topic, see `HeldEpochs`.
+
     Raises:
-        ProtocolError: CORRUPT_BATCH.
+        ProtocolError: CORRUPT_BATCH; EPOCH_CHANGING as `layouts` if a batch has a schema that this node does not know.
     """
+    reducer = _Reducer(projection, layouts)
     return [
-        memoryview(project(batch, projection.columns))
+        memoryview(reducer.reduced(batch))
         for batch in batches
         if not projection.skips(unpack_header(batch, typed=True))
     ]
