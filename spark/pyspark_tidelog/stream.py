@@ -107,8 +107,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: the topics do not match the options, or an option needs a newer Spark.
             DataLossError: unread records are missing, and `failOnDataLoss` is on.
-            TidelogSourceError: `start` is not a position of this source, or the typed topic was recreated after the
-                DataFrame was created.
+            TidelogSourceError: `start` is not a position of this source or has a later schema than the DataFrame, or the
+                typed topic was recreated after the DataFrame was created.
             TidelogError: a request failed.
         """
         if start is None:
@@ -124,6 +124,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _all_of(bounds_of(self._options, self._connected(), all_named=all_named))
             ).to_json()
         begin = parse_position(start)
+        self._number_of(begin)
         if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
             self._target = self._current_bounds()  # The target was determined before the start was known.
         self._has_begun = True
@@ -165,6 +166,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = parse_position(start), parse_position(end)
         if not TELLS_START:
             begin = with_new_partitions(begin, stop, self._current_bounds, self._losses())
+        self._number_of(begin)
         pinned = self._pinned(stop)
         return [
             RangePartition(each, bytes.fromhex(stop.topic_ids.get(each.topic, "")), pinned)
@@ -213,15 +215,27 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Then the micro-batch is repeated after a restart, and must have the values of its first attempt.
         """
         typed = self._typed
-        if typed is None or end.topic_ids.get(typed.name) != typed.topic_id.hex():
-            return None  # Records of another topic of the same name are reported as lost.
-        newest, number = typed.schema.number, end.schema_numbers.get(typed.name, typed.schema.number)
+        number = self._number_of(end)
+        if typed is None or number in {0, typed.schema.number}:
+            return None  # Records of another topic of the same name, number 0, are reported as lost.
+        return self._connected().schema(typed.name, number)
+
+    def _number_of(self, position: StreamPosition) -> int:
+        """Return the number of the schema of a position, 0 without one.
+
+        Raises:
+            TidelogSourceError: it is later than that of the DataFrame, which lacks fields of the rows that were read.
+        """
+        typed = self._typed
+        if typed is None or position.topic_ids.get(typed.name) != typed.topic_id.hex():
+            return 0
+        newest, number = typed.schema.number, position.schema_numbers.get(typed.name, typed.schema.number)
         if number > newest:
             raise TidelogSourceError(
                 f"the checkpoint was written with schema {number} of topic {typed.name!r}, and the DataFrame has schema "
                 f"{newest}: leave out the option 'schemaNumber', or set it to {number} or more."
             )
-        return None if number == newest else self._connected().schema(typed.name, number)
+        return number
 
     def _current_bounds(self) -> PartitionBounds:
         self._last_bounds = bounds_of(self._options, self._connected())
