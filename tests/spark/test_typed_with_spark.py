@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, StructField, StructType
 from tests.proto.schemas import EVERY_TYPE, schemas
 from tests.proto.typed_batches import rows_of_schema
 from tests.spark.conftest import Node
@@ -128,6 +129,13 @@ def test_each_type_and_role_survives_both_directions(spark: SparkSession, node: 
     with_rows()
 
 
+def with_nulls(kind: Any) -> Any:
+    """Return a type of Spark that allows nulls at each level."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, with_nulls(field.dataType)) for field in kind])
+    return ArrayType(with_nulls(kind.elementType)) if isinstance(kind, ArrayType) else kind
+
+
 def check_round_trip(spark: SparkSession, node: Node, schema: Schema, batches: list[pa.RecordBatch]) -> None:
     """Compare what Spark reads with what the client reads, and what the client reads of what Spark has written."""
     one, other = (f"trip-{uuid.uuid4().hex}" for _ in range(2))
@@ -139,11 +147,13 @@ def check_round_trip(spark: SparkSession, node: Node, schema: Schema, batches: l
         with client.producer(one) as producer:
             for batch in batches:
                 producer.send_arrow(batch)
-        read = spark.read.format("tidelog").options(bootstrap=node.address, subscribe=one).load()
+        reading = spark.read.format("tidelog").options(bootstrap=node.address, subscribe=one)
+        frame = reading.load()
         expected = content_of(registered, tidelog.read_arrow(one, bootstrap=node.address).read_all())
-        assert content_of(registered, read.toArrow()) == expected
         assert expected.total() == sum(batch.num_rows for batch in batches)
-        write(read, node, other)
+        # `toArrow` fails for a null struct with required fields, so nulls are allowed everywhere.
+        assert content_of(registered, reading.schema(with_nulls(frame.schema)).load().toArrow()) == expected
+        write(frame, node, other)
         assert content_of(registered, tidelog.read_arrow(other, bootstrap=node.address).read_all()) == expected
         for name in (one, other):
             client.delete_topic(name)
@@ -230,10 +240,10 @@ def test_rows_of_earlier_schemas_are_read_under_the_newest(client: Client, topic
 
 
 def test_frames_of_deleted_and_recreated_topics_are_refused(client: Client, topic: str, node: Node, read: Read, spark: SparkSession) -> None:
-    frame = read()
+    frame, other = read(), read()  # Spark repeats the error of a frame without planning it again
     client.delete_topic(topic)
-    with pytest.raises(PySparkException, match=topic):
-        frame.collect()
+    with pytest.raises(PySparkException, match="does not exist"):
+        other.collect()
     client.create_topic(topic, schema=["carrier int32"])
     with pytest.raises(PySparkException, match="was deleted and recreated after the DataFrame was created"):
         frame.collect()
