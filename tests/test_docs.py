@@ -1,7 +1,7 @@
 """The documentation names only files, names and commands that exist.
 
 Blocks marked `bash` or `python` are run: in the README by tests/e2e/test_readme.py, in the guides by
-tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in the page on security by
+tests/e2e/test_guides.py, in the pages on Spark by tests/spark/test_spark_page.py, in the page on security by
 tests/e2e/test_security_page.py, in the page on WebSocket by tests/gateway/websocket/test_documentation.py, in the
 page on streams by tests/gateway/sse/test_documentation.py, in the page on publishing by
 tests/gateway/publishing/test_documentation.py, in the page on HTTP by tests/e2e/test_http_page.py, in other pages of
@@ -24,7 +24,7 @@ from tidelog_cli.main import build_app
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
-SPARK_PAGE = ROOT / "docs" / "spark.md"
+SPARK_PAGES = (ROOT / "docs" / "spark.md", ROOT / "docs" / "spark-typed.md")
 SECURITY_PAGE = ROOT / "docs" / "security.md"
 EXAMPLES = ("analytics.md", "client.md", "cookbook.md", "install.md", "sql.md", "testing.md", "typed-topics.md")
 WEBSOCKET_PAGE = ROOT / "docs" / "websocket.md"
@@ -35,7 +35,7 @@ WORDS_MAX = 2500
 REFERENCES = {"configuration.md", "errors.md", "formats.md", "http.md", "metrics.md", "mutants.md", "performance.md"}
 RUN_PAGES = {
     ROOT / "README.md",
-    SPARK_PAGE,
+    *SPARK_PAGES,
     SECURITY_PAGE,
     WEBSOCKET_PAGE,
     STREAMS_PAGE,

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.option_values import did_you_mean
-from pyspark_tidelog.options import COLUMN_NAMES
+from pyspark_tidelog.options import COLUMN_NAMES, ReadOptions
 
 TIMESTAMP_TYPE_CREATE_TIME: Final = 0
 """Kafka's `timestampType` of timestamps that producers set."""
@@ -46,6 +46,35 @@ def constants(topic: str, partition: int) -> dict[str, Any]:
         "partition": pa.scalar(partition, pa.int32()),
         "timestampType": pa.scalar(TIMESTAMP_TYPE_CREATE_TIME, pa.int32()),
     }
+
+
+def record_columns(options: ReadOptions) -> tuple[str, ...]:
+    """Return the chosen columns of a topic without a schema; by default all except those that must be requested.
+
+    Raises:
+        OptionError: a chosen column does not exist, or an option is for typed topics.
+    """
+    for name, is_set in (
+        ("includeRecordColumns", options.include_record_columns),
+        ("includeTombstones", options.include_tombstones),
+        ("schemaNumber", options.schema_number is not None),
+    ):
+        if is_set:
+            raise OptionError(
+                f"option {name!r} is for typed topics, read one at a time by 'subscribe' or 'assign': leave it out."
+            )
+    if options.columns is None:
+        left_out = {"headers"} if not options.include_headers else set()
+        left_out |= {"tag"} if not options.include_tags else set()
+        return tuple(name for name in COLUMN_NAMES if name not in left_out)
+    known = {name.lower(): name for name in COLUMN_NAMES}
+    for name in options.columns:
+        if name not in COLUMN_NAMES:
+            hint = did_you_mean(name, known)
+            raise OptionError(
+                f"option 'columns': records have no column {name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}."
+            )
+    return options.columns
 
 
 def ddl_of(columns: Sequence[str]) -> str:

@@ -6,13 +6,14 @@ than requested, costs time but is not an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tidelog.fetch_options import FetchOptions
 from tidelog.requests.offset_ranges import OffsetRange
+from tidelog.rows.value_checks import RowError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, TAG_BYTES_MAX
 from tidelog_proto.process.epoch_units import EPOCH, wrong_unit
 
@@ -83,14 +84,48 @@ def _unambiguous(bound_us: int | None) -> int | None:
     return None if bound_us is None or wrong_unit(bound_us, "microseconds") else bound_us
 
 
-def narrowed(filters: Iterable[Any]) -> Narrowed:
-    """Return the bounds of filters, all of which must hold; unsupported filters are ignored."""
+@dataclass(frozen=True, slots=True)
+class Comparable:
+    """A column of a DataFrame whose values nodes can compare.
+
+    Attributes:
+        column: the column of records: topic, partition, offset, timestamp, key or tag.
+        stored: returns a value of the DataFrame as it is stored, or raises RowError; None if it is stored as it is.
+    """
+
+    column: str
+    stored: Callable[[Any], Any] | None = None
+
+
+PLAIN: Final = {name: Comparable(name) for name in ("topic", "partition", "offset", "timestamp", "key", "tag")}
+"""The columns of a topic without a schema that nodes can compare."""
+
+
+def narrowed(filters: Iterable[Any], columns: Mapping[str, Comparable] = PLAIN) -> Narrowed:
+    """Return the bounds of filters, all of which must hold; unsupported filters are ignored.
+
+    Args:
+        filters: those of Spark.
+        columns: the columns that nodes can compare, by their names in the DataFrame.
+    """
     result = Narrowed()
     for each in filters:
         path: tuple[str, ...] = getattr(each, "attribute", ())
-        if len(path) == 1:
-            result = _with(result, type(each).__name__, *path, getattr(each, "value", None))
+        known = columns.get(path[0]) if len(path) == 1 else None
+        if known is not None:
+            value = getattr(each, "value", None)
+            if known.stored is not None:
+                value = _stored(known.stored, value)
+            result = _with(result, type(each).__name__, known.column, value)
     return result
+
+
+def _stored(stored: Callable[[Any], Any], value: Any) -> Any:
+    """Return a value as it is stored; None, which does not narrow, if it does not fit the field."""
+    try:
+        return stored(value)
+    except RowError:
+        return None
 
 
 def _with(so_far: Narrowed, kind: str, column: str, value: Any) -> Narrowed:

@@ -33,7 +33,7 @@ from pyspark_tidelog.option_values import (
     times_per_partition,
     timestamp_us,
 )
-from tidelog_proto.limits import TAG_BYTES_MAX
+from tidelog_proto.limits import SCHEMAS_PER_TOPIC_MAX, TAG_BYTES_MAX
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -74,6 +74,9 @@ OPTION_NAMES: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "includeTags",
+    "includeRecordColumns",
+    "includeTombstones",
+    "schemaNumber",
     "columns",
     "maxRecordsPerBatch",
     "maxOffsetsPerTrigger",
@@ -163,12 +166,18 @@ class ReadOptions:
         nearest: whether tasks read from replicas in their zone instead of owners in another zone.
         zone: the zone of the tasks; "" for the one in the environment of each task (`TIDELOG_ZONE`).
         fail_on_data_loss: whether missing records fail the read.
-        columns: columns of the default schema, in order.
+        columns: names of the columns of the default schema, in order; None for all that the other options include. They
+            are checked against those of the topic later (`columns.py`, `typed_columns.py`).
+        include_headers, include_tags: whether these columns are among the default ones.
+        include_record_columns: of a typed topic, whether all columns of records are.
+        include_tombstones: of a typed topic, whether tombstones are rows, too.
+        schema_number: of a typed topic, the number of the schema of the rows; None for the newest.
         max_records_per_batch: maximum number of rows of an Arrow batch that is passed to Spark.
         max_offsets: maximum number of records per micro-batch over all partitions; None for no limit.
         min_offsets: number of records that a stream waits for before a micro-batch; None for one.
         max_delay_s: maximum time that a stream waits for `min_offsets` records.
         key, tag: only records with this key and this tag; None for any.
+        key_is_text: whether the key was given as text, which is a value of the key field of a typed topic.
     """
 
     access: Access
@@ -178,7 +187,7 @@ class ReadOptions:
     start_late_timestamps_at_latest: bool
     min_partitions: int | None
     fail_on_data_loss: bool
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] | None
     max_records_per_batch: int
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -188,6 +197,22 @@ class ReadOptions:
     zone: str = ""
     key: bytes | None = None
     tag: str | None = None
+    key_is_text: bool = False
+    include_headers: bool = False
+    include_tags: bool = False
+    include_record_columns: bool = False
+    include_tombstones: bool = False
+    schema_number: int | None = None
+
+    @property
+    def single_topic(self) -> str | None:
+        """The topic whose name the options give, if it is one; None for several topics and for a pattern."""
+        names: Sequence[str] = ()
+        if isinstance(self.selection, Subscribe):
+            names = self.selection.topics
+        elif isinstance(self.selection, Assign):
+            names = tuple(self.selection.partitions)
+        return names[0] if len(names) == 1 else None
 
 
 def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -229,11 +254,17 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) ->
         zone=options.get("zone", ""),
         key=_key(options),
         tag=_tag(options),
+        key_is_text="key" in options,
+        include_headers=flag(options, "includeHeaders", default=False),
+        include_tags=flag(options, "includeTags", default=False),
+        include_record_columns=flag(options, "includeRecordColumns", default=False),
+        include_tombstones=flag(options, "includeTombstones", default=False),
+        schema_number=count(options, "schemaNumber", SCHEMAS_PER_TOPIC_MAX),
     )
 
 
-def parse_columns(raw_options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns for the options of a batch read or a stream; Spark requests them before it creates either.
+def parse_either(raw_options: Mapping[str, str]) -> ReadOptions:
+    """Parse the options of a batch read or a stream; Spark requests the columns before it creates either.
 
     Raises:
         OptionError: the options are invalid for both. The error is that of a stream if an option is only for streams,
@@ -242,12 +273,12 @@ def parse_columns(raw_options: Mapping[str, str]) -> tuple[str, ...]:
     names = {name.lower() for name in raw_options}
     streaming = any(name.lower() in names for name in STREAM_ONLY)
     try:
-        return parse_options(raw_options, streaming=streaming).columns
+        return parse_options(raw_options, streaming=streaming)
     except OptionError:
         if streaming:
             raise
         try:
-            return parse_options(raw_options, streaming=True).columns
+            return parse_options(raw_options, streaming=True)
         except OptionError:
             pass
         raise
@@ -434,23 +465,10 @@ def _late_strategy(options: Mapping[str, str]) -> bool:
     return strategy == "latest"
 
 
-def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the chosen columns; by default all except those that must be requested."""
-    left_out = set()
-    if not flag(options, "includeHeaders", default=False):
-        left_out.add("headers")
-    if not flag(options, "includeTags", default=False):
-        left_out.add("tag")
+def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
     if "columns" not in options:
-        return tuple(name for name in COLUMN_NAMES if name not in left_out)
+        return None
     columns = comma_list(options["columns"])
-    known = {name.lower(): name for name in COLUMN_NAMES}
-    for name in columns:
-        if name not in COLUMN_NAMES:
-            hint = did_you_mean(name, known)
-            raise OptionError(
-                f"option 'columns': records have no column {name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}."
-            )
     if not columns or len(set(columns)) != len(columns):
         raise OptionError(
             f"option 'columns' must be one or more different columns, separated by commas, got "

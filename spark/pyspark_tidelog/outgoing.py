@@ -82,7 +82,7 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     columns = batch.select([name for name in batch.schema.names if name in _OF_RECORDS and _is_used(batch, name)])
     if batch.num_rows == 0:
         return
-    for name, of_topic in _groups(batch, "topic") if topic is None else [(topic, None)]:
+    for name, of_topic in groups_by_value(batch, "topic") if topic is None else [(topic, None)]:
         if name is None:
             raise OptionError("a row has no topic: its column 'topic' is null. Set it, or filter such rows.")
         chosen = batch if of_topic is None else batch.filter(of_topic)
@@ -90,7 +90,7 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
         if "partition" not in batch.schema.names:
             yield Rows(name, None, selected)
             continue
-        for partition, mask in _groups(chosen, "partition"):
+        for partition, mask in groups_by_value(chosen, "partition"):
             yield Rows(name, partition, selected if mask is None else selected.filter(mask))
 
 
@@ -98,7 +98,7 @@ def _is_used(batch: pa.RecordBatch, name: str) -> bool:
     return name not in _MAY_BE_ABSENT or batch.column(name).null_count < batch.num_rows
 
 
-def _groups(batch: pa.RecordBatch, name: str) -> Iterator[tuple[Any, Any]]:
+def groups_by_value(batch: pa.RecordBatch, name: str) -> Iterator[tuple[Any, Any]]:
     """Yield each value of a column with a mask of its rows; None for all rows."""
     column = batch.column(name)
     values = column.unique()

@@ -38,7 +38,7 @@ class Plan:
 
     Attributes:
         ranges: one for each Spark task; empty if there is nothing to read.
-        topic_ids: id of each topic in the ranges; a recreated topic of the same name has another id.
+        topic_ids: id of each chosen topic; a recreated topic of the same name has another id.
         warnings: missing records; empty unless `failOnDataLoss` is off.
     """
 
@@ -64,7 +64,7 @@ def make_plan(options: ReadOptions, client: Client, narrowed: Narrowed = EVERYTH
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
     ranges = _not_before(client, narrowed.since_us, narrowed.of(ranges))
     task_ranges = split(ranges, options.min_partitions, options.max_records)
-    return Plan(task_ranges, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
+    return Plan(task_ranges, {at.topic: topics[at.topic].topic_id for at in partitions}, warnings)
 
 
 def _not_before(client: Client, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:

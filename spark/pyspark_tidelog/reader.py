@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_tidelog.columns import constants
-from pyspark_tidelog.errors import DataLossError
-from tidelog.errors import error_of_read
+from pyspark_tidelog.errors import DataLossError, TidelogSourceError
+from tidelog.errors import InvalidRequestError, error_of_read
 from tidelog.requests.offset_ranges import Fetch, OffsetRange, fetch_range
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.tables.joined_batches import BatchJoiner, WireBatch, wire_batch
@@ -44,12 +44,13 @@ def read_batches(
 
     Raises:
         DataLossError: records of the range are missing, and `fail_on_data_loss` is on; otherwise a warning is logged.
+        TidelogSourceError: the topic is typed, and `schema` has the column `value`.
         TidelogError: a request of the client failed; CorruptBatchError for a batch that cannot be read.
     """
     joiner = BatchJoiner(schema, constants(offset_range.topic, offset_range.partition), max_records=max_records)
 
     def lost(offset_range: OffsetRange, start: int, end: int) -> None:
-        _lost(offset_range, start, end, fail_on_data_loss=fail_on_data_loss)
+        report_loss(offset_range, start, end, fail_on_data_loss=fail_on_data_loss)
 
     fetched = fetched_schema(schema, only)
     for batch in fetch_range(offset_range, fetch, lost):
@@ -57,6 +58,12 @@ def read_batches(
             records = wire_batch(batch, fetched)
         except ProtocolError as error:
             raise error_of_read(error, offset_range.topic, offset_range.partition, batch.base_offset) from error
+        except InvalidRequestError as error:
+            raise TidelogSourceError(
+                f"topic {offset_range.topic!r} is typed, so its values are rows and no bytes: read it alone, named by "
+                "'subscribe' or 'assign', to have its fields as columns (create a DataFrame again that was created "
+                "before the topic), or set the option 'columns' without 'value'."
+            ) from error
         yield from joiner.add(_matching(records.cut(offset_range.start, offset_range.end), only))
     yield from joiner.finish()
 
@@ -71,7 +78,12 @@ def _matching(records: WireBatch, only: RecordFilter) -> WireBatch:
     return records
 
 
-def _lost(offset_range: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
+def report_loss(offset_range: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
+    """Log missing records of a range.
+
+    Raises:
+        DataLossError: `fail_on_data_loss` is on.
+    """
     message = (
         f"{offset_range.topic}-{offset_range.partition}: offsets {start} to {end - 1} existed when the read was "
         "planned, but are missing now."

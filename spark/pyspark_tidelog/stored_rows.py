@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES, ContentHasher
+from tidelog_proto.batch.row_layout import RowLayout
 
 _NUMBERS: Final = 4
 """Number of integers in a row's fingerprint: two for the content, one for the partition and one for the timestamp."""
@@ -56,31 +57,34 @@ class StoredRows:
         assert self._anywhere is not None
         return int(self._anywhere.left.sum())
 
-    def add(self, columns: pa.RecordBatch, partition: int) -> None:
-        """Add canonical columns that are stored in a partition."""
+    def add(self, columns: pa.RecordBatch, partition: int, layout: RowLayout | None = None) -> None:
+        """Add canonical columns, or those of the schema of `layout`, that are stored in a partition."""
         assert self._here is None, "stored rows are added first"
-        marks = self._marks(columns)
+        marks = self._marks(columns, layout)
         self._added_anywhere.append(_array_of(marks))
         self._added.append(_array_of(_placed(marks, partition)))
 
-    def without_stored(self, columns: pa.RecordBatch, partition: int | None) -> pa.RecordBatch:
-        """Return the rows of canonical columns that are not stored; each stored row matches at most one.
+    def are_stored(
+        self, columns: pa.RecordBatch, partition: int | None, layout: RowLayout | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Return which rows are stored; each stored row matches at most one.
 
         Args:
+            columns: canonical columns, or those of the schema of `layout`, which need not be that of the stored rows.
             partition: the partition that the rows set; None if they set no partition.
+            layout: of a schema of the topic; None if it is not typed.
         """
         self._close()
         assert self._here is not None
         assert self._anywhere is not None
-        marks = self._marks(columns)
+        marks = self._marks(columns, layout)
         if partition is None:
-            is_stored = self._anywhere.take(self._anywhere.find(_array_of(marks)))
-        else:
-            indexes = self._here.find(_array_of(_placed(marks, partition)))
-            is_here = self._here.among(indexes)
-            is_stored = self._anywhere.take(np.where(is_here, self._anywhere_of[indexes], -1))
-            np.subtract.at(self._here.left, indexes[is_stored], 1)
-        return columns.filter(pa.array(~is_stored)) if is_stored.any() else columns
+            return self._anywhere.take(self._anywhere.find(_array_of(marks)))
+        indexes = self._here.find(_array_of(_placed(marks, partition)))
+        is_here = self._here.among(indexes)
+        is_stored = self._anywhere.take(np.where(is_here, self._anywhere_of[indexes], -1))
+        np.subtract.at(self._here.left, indexes[is_stored], 1)
+        return is_stored
 
     def _close(self) -> None:
         if self._here is not None:
@@ -94,9 +98,9 @@ class StoredRows:
         self._added.clear()
         self._added_anywhere.clear()
 
-    def _marks(self, columns: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    def _marks(self, columns: pa.RecordBatch, layout: RowLayout | None) -> npt.NDArray[np.uint64]:
         marks = np.zeros((columns.num_rows, _NUMBERS), np.uint64)
-        marks[:, :2] = self._hasher.hashes_of(columns)
+        marks[:, :2] = self._hasher.hashes_of(columns, layout)
         if self._with_time and "timestamp" in columns.schema.names:
             marks[:, 3] = columns.column("timestamp").cast(pa.int64()).to_numpy()
         return marks

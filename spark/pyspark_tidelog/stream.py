@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_tidelog.errors import OptionError
+from pyspark_tidelog.errors import OptionError, TidelogSourceError
 from pyspark_tidelog.offsets import split
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import bounds_of, starts_of
@@ -34,7 +35,9 @@ from pyspark_tidelog.stream_offsets import (
     with_new_partitions,
 )
 from pyspark_tidelog.task import RangePartition, RangeReader
+from pyspark_tidelog.typed_columns import TypedColumns
 from tidelog.sync import Client
+from tidelog_proto.schema.topic_schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -60,12 +63,20 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Determines the micro-batches of a stream on the driver, and reads their ranges in tasks.
 
     Args:
+        options: the parsed options.
+        columns: the columns of the rows: those of records, or of a typed topic.
         clock: a monotonic clock, for `maxTriggerDelay`.
     """
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        columns: pa.Schema | TypedColumns,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._options = options
-        self._tasks = RangeReader(options, schema)
+        self._typed = columns.topic if isinstance(columns, TypedColumns) else None
+        self._tasks = RangeReader(options, columns)
         self._clock = clock
         self._client: Client | None = None
         self._last_batch_at: float | None = None
@@ -82,7 +93,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError, DataLossError, TidelogError: as `starts_of`.
         """
-        return starts_of(self._options, self._connected(), self._losses()).to_json()
+        return self._with_schema(starts_of(self._options, self._connected(), self._losses())).to_json()
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, object] | None = None, limit: ReadLimit | None = None
@@ -96,7 +107,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: the topics do not match the options, or an option needs a newer Spark.
             DataLossError: unread records are missing, and `failOnDataLoss` is on.
-            TidelogSourceError: `start` is not a position of this source.
+            TidelogSourceError: `start` is not a position of this source or has a later schema than the DataFrame, or the
+                typed topic was recreated after the DataFrame was created.
             TidelogError: a request failed.
         """
         if start is None:
@@ -108,8 +120,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # With failOnDataLoss, a named topic that does not exist fails the query here: Spark asks for the start only
             # after the end, and an end that lacks the topic would already be in the checkpoint.
             all_named = self._options.fail_on_data_loss
-            return _all_of(bounds_of(self._options, self._connected(), all_named=all_named)).to_json()
+            return self._with_schema(
+                _all_of(bounds_of(self._options, self._connected(), all_named=all_named))
+            ).to_json()
         begin = parse_position(start)
+        self._number_of(begin)
         if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
             self._target = self._current_bounds()  # The target was determined before the start was known.
         self._has_begun = True
@@ -117,9 +132,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(begin, current, self._losses(), most=getattr(limit, "max_rows", None))
         if not _is_everything(limit) and self._is_too_little(begin, current):
             return begin.to_json()
-        if end != begin:
-            self._last_batch_at = self._clock()
-        return end.to_json()
+        if end == replace(begin, schema_numbers={}):
+            return begin.to_json()
+        self._last_batch_at = self._clock()
+        return self._with_schema(end).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of a micro-batch from the options; Spark accepts either a maximum or a minimum."""
@@ -142,15 +158,18 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ranges of a micro-batch, which depend only on the positions (except for `with_new_partitions`).
 
         Raises:
-            TidelogSourceError: `start` or `end` is not a position of this source.
+            TidelogSourceError: `start` or `end` is not a position of this source, or `end` has a later schema than the
+                DataFrame.
             OptionError: as `split`.
             DataLossError, TidelogError: before Spark 4.2 only, as `with_new_partitions` and `bounds_of`.
         """
         begin, stop = parse_position(start), parse_position(end)
         if not TELLS_START:
             begin = with_new_partitions(begin, stop, self._current_bounds, self._losses())
+        self._number_of(begin)
+        pinned = self._pinned(stop)
         return [
-            RangePartition(each, bytes.fromhex(stop.topic_ids.get(each.topic, "")))
+            RangePartition(each, bytes.fromhex(stop.topic_ids.get(each.topic, "")), pinned)
             for each in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)
         ]
 
@@ -176,6 +195,47 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._client is None:
             self._client = self._tasks.client()
         return self._client
+
+    def _with_schema(self, position: StreamPosition) -> StreamPosition:
+        """Return a position with the number of the schema of the rows up to there, for a typed topic.
+
+        Raises:
+            TidelogSourceError: the topic was recreated after the DataFrame was created.
+        """
+        typed = self._typed
+        if typed is None:
+            return position
+        if typed.name in position.topic_ids:
+            typed.check_id(bytes.fromhex(position.topic_ids[typed.name]))
+        return replace(position, schema_numbers={typed.name: typed.schema.number})
+
+    def _pinned(self, end: StreamPosition) -> Schema | None:
+        """Return the schema with which a micro-batch was planned, if it is older than that of the DataFrame.
+
+        Then the micro-batch is repeated after a restart, and must have the values of its first attempt.
+        """
+        typed = self._typed
+        number = self._number_of(end)
+        if typed is None or number in {0, typed.schema.number}:
+            return None  # Records of another topic of the same name, number 0, are reported as lost.
+        return self._connected().schema(typed.name, number)
+
+    def _number_of(self, position: StreamPosition) -> int:
+        """Return the number of the schema of a position, 0 without one.
+
+        Raises:
+            TidelogSourceError: it is later than that of the DataFrame, which lacks fields of the rows that were read.
+        """
+        typed = self._typed
+        if typed is None or position.topic_ids.get(typed.name) != typed.topic_id.hex():
+            return 0
+        newest, number = typed.schema.number, position.schema_numbers.get(typed.name, typed.schema.number)
+        if number > newest:
+            raise TidelogSourceError(
+                f"the checkpoint was written with schema {number} of topic {typed.name!r}, and the DataFrame has schema "
+                f"{newest}: leave out the option 'schemaNumber', or set it to {number} or more."
+            )
+        return number
 
     def _current_bounds(self) -> PartitionBounds:
         self._last_bounds = bounds_of(self._options, self._connected())

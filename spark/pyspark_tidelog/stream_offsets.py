@@ -1,8 +1,9 @@
 """Positions of a stream: offsets by topic and partition, and the records of the next micro-batch.
 
-A position is stored in Spark's checkpoint as `{"flights": {"0": 23, "1": 7, "id": "9f…"}}`: the format of Spark's Kafka
-source, plus the topic's id, because a recreated topic of the same name has other records. Topics and partitions are
-sorted, because Spark compares positions as text.
+A position is stored in Spark's checkpoint as `{"flights": {"0": 23, "1": 7, "id": "9f…", "schema": 3}}`: the format of
+Spark's Kafka source, plus the topic's id, because a recreated topic of the same name has other records, and for a typed
+topic the number of the schema under which the records up to this position were planned. Topics and partitions are sorted,
+because Spark compares positions as text.
 
 A new partition is added to a position with the offset at which reading starts, in a micro-batch that reads none of its
 records; these come with the next one. So the ranges of a micro-batch depend only on its two positions, and a restarted
@@ -24,6 +25,7 @@ from pyspark_tidelog.offsets import Bounds, TopicPartition
 from tidelog.requests.offset_ranges import OffsetRange
 
 _ID: Final = "id"
+_SCHEMA: Final = "schema"
 _IS_ID: Final = re.compile(r"([0-9a-f]{2})+", re.ASCII).fullmatch
 
 
@@ -34,10 +36,12 @@ class StreamPosition:
     Attributes:
         offsets: the next offset to read, by partition.
         topic_ids: id of each topic in hex; may be missing in positions that another program wrote.
+        schema_numbers: of each typed topic, the number of the schema of the rows up to this position; may be missing.
     """
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    schema_numbers: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, dict[str, int | str]]:
         """Return the position as Spark stores it."""
@@ -47,6 +51,8 @@ class StreamPosition:
         for topic, of in result.items():
             if topic in self.topic_ids:
                 of[_ID] = self.topic_ids[topic]
+            if topic in self.schema_numbers:
+                of[_SCHEMA] = self.schema_numbers[topic]
         return result
 
 
@@ -58,15 +64,18 @@ def parse_position(stored: object) -> StreamPosition:
     """
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
+    schema_numbers: dict[str, int] = {}
     for topic, of in _items(stored, stored):
         for name, number in _items(of, stored):
             if name == _ID and isinstance(number, str) and _IS_ID(number):
                 topic_ids[topic] = number
+            elif name == _SCHEMA and isinstance(number, int) and number > 0:
+                schema_numbers[topic] = number
             elif name.isdecimal() and isinstance(number, int) and number >= 0:
                 offsets[TopicPartition(topic, int(name))] = number
             else:
                 raise _no_position(stored)
-    return StreamPosition(offsets, topic_ids)
+    return StreamPosition(offsets, topic_ids, schema_numbers)
 
 
 def _items(of: object, value: object) -> Iterable[tuple[str, object]]:

@@ -22,6 +22,8 @@ from pyspark_tidelog.kept_client import KeptClient
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import EVERYTHING
 from pyspark_tidelog.reader import fetched_schema, read_batches
+from pyspark_tidelog.typed_columns import TypedColumns
+from pyspark_tidelog.typed_reader import TypedRows, read_rows
 from tidelog.client_options import ClientOptions
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.fetch_options import FetchOptions
@@ -29,6 +31,7 @@ from tidelog.model import Fetched
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.sync import Client
+from tidelog_proto.schema.topic_schema import Schema
 
 ZONE_VARIABLE: Final = "TIDELOG_ZONE"
 """Environment variable of an executor with its zone, for tasks without the option `zone`."""
@@ -47,36 +50,52 @@ def freeze_loaded_objects() -> None:
     gc.freeze()
 
 
-class RangePartition(InputPartition):
-    """The range of one task, and the id that the topic had at planning time; the id is empty if it is unknown."""
+def connect(options: ReadOptions) -> Client:
+    """Return a new client for the options; the caller closes it."""
+    client_options: ClientOptions = {**options.access.client_options, "zone": _zone_of(options)}
+    return Client(options.access.bootstrap, **client_options)
 
-    def __init__(self, wanted: OffsetRange, topic_id: bytes) -> None:
+
+def _zone_of(options: ReadOptions) -> str:
+    return (options.zone or os.environ.get(ZONE_VARIABLE, "")) if options.nearest else ""
+
+
+class RangePartition(InputPartition):
+    """The range of one task.
+
+    Attributes:
+        wanted: the range.
+        topic_id: the id that the topic had at planning time; empty if it is unknown.
+        pinned: of a typed topic, the schema with which the range was planned first, if it is older than that of the
+            DataFrame (`TypedRows`); None otherwise.
+    """
+
+    def __init__(self, wanted: OffsetRange, topic_id: bytes, pinned: Schema | None = None) -> None:
         super().__init__(wanted)
         self.wanted = wanted
         self.topic_id = topic_id
+        self.pinned = pinned
 
 
 class RangeReader:
     """Reads the ranges of a batch read or a stream, each in a task.
 
+    Args:
+        options: the parsed options.
+        columns: the columns of the rows: those of records, or of a typed topic.
+
     Attributes:
         narrowed: bounds from the filters of a scan, in addition to those of the options.
     """
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, columns: pa.Schema | TypedColumns) -> None:
         self._options = options
-        self._schema = schema
+        self._columns = columns
         self.narrowed = EVERYTHING
 
     def client(self) -> Client:
         """Return a new client for the options; the caller closes it."""
-        access = self._options.access
-        client_options: ClientOptions = {**access.client_options, "zone": self._zone}
-        return Client(access.bootstrap, **client_options)
-
-    @property
-    def _zone(self) -> str:
-        return (self._options.zone or os.environ.get(ZONE_VARIABLE, "")) if self._options.nearest else ""
+        return connect(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.
@@ -90,7 +109,7 @@ class RangeReader:
         if TaskContext.get() is not None:
             freeze_loaded_objects()
         # Credentials are pickled for each task, so equal bytes mean equal credentials.
-        asked_as = pickle.dumps((self._options.access, self._zone))
+        asked_as = pickle.dumps((self._options.access, _zone_of(self._options)))
         with KEPT.lent(asked_as, self.client) as client:
             try:
                 yield from self._read(client, partition)
@@ -101,7 +120,9 @@ class RangeReader:
         offset_range = partition.wanted
         only = RecordFilter(self._options.key, self._options.tag)
         narrowed = self.narrowed.including(only.key, only.tag)
-        options = narrowed.options(fetch_options(offset_range, fetched_schema(self._schema, only)))
+        columns = self._columns
+        fetched_columns = None if isinstance(columns, TypedColumns) else fetched_schema(columns, only)
+        options = narrowed.options(fetch_options(offset_range, fetched_columns))
         options["nearest"] = self._options.nearest
         # Each fetch checks the id, because a topic may be recreated in between.
         options["topic_id"] = partition.topic_id
@@ -125,13 +146,14 @@ class RangeReader:
                 return fetched(offset, patient)
             return answer
 
+        max_records, fail_on_data_loss = self._options.max_records_per_batch, self._options.fail_on_data_loss
+        if isinstance(columns, TypedColumns):
+            rows = TypedRows(columns, partition.pinned)
+            return read_rows(
+                offset_range, fetch, rows, max_records=max_records, fail_on_data_loss=fail_on_data_loss, only=only
+            )
         return read_batches(
-            offset_range,
-            fetch,
-            self._schema,
-            max_records=self._options.max_records_per_batch,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-            only=only,
+            offset_range, fetch, columns, max_records=max_records, fail_on_data_loss=fail_on_data_loss, only=only
         )
 
     def _lost_topic(self, topic: str, error: UnknownTopicError) -> None:

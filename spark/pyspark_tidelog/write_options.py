@@ -34,6 +34,7 @@ class WriteOptions:
         acks: the `acks` of the producers.
         compression: the codec of the producers; None for no compression.
         fail_on_changed_rows: whether a repeated batch fails if its rows have changed.
+        is_typed: whether `topic` is typed, so that columns are the fields of its rows; known after a lookup.
     """
 
     access: Access
@@ -41,6 +42,7 @@ class WriteOptions:
     acks: Acks
     compression: Compression | None
     fail_on_changed_rows: bool
+    is_typed: bool = False
 
 
 def parse_write_options(raw_options: Mapping[str, str]) -> WriteOptions:

@@ -18,12 +18,16 @@ import pyarrow as pa
 from pyspark_tidelog.errors import ChangedRowsError
 from pyspark_tidelog.outgoing import Rows, rows_by_place
 from pyspark_tidelog.stored_rows import StoredRows
+from pyspark_tidelog.typed_outgoing import error_with_row, typed_rows_by_place
 from pyspark_tidelog.write_options import WriteOptions
 from tidelog import Client
 from tidelog.errors import ProducerFencedError
 from tidelog.produce.producer import Producer
 from tidelog.produce.work import Work
+from tidelog.rows.arrow_rows import typed_columns
+from tidelog.rows.value_checks import RowError
 from tidelog_proto.batch.columns import canonical
+from tidelog_proto.batch.row_layout import RowLayout, row_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +68,25 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
     Raises:
         ChangedRowsError: an earlier attempt has stored rows that are not among these, and `failOnChangedRows` is on.
         OptionError: a row has no topic.
+        TidelogSourceError: a row does not fit the schema of a typed topic; it is named. Rows before it may be stored.
         TidelogError: writing failed; the message has the topic.
     """
     writers: dict[str, TopicWriter] = {}
+    rows_before = 0
     async with Client(options.access.bootstrap, **options.access.client_options) as client:
         try:
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-                for rows in rows_by_place(batch, options.topic):
-                    if rows.topic not in writers:
-                        writers[rows.topic] = await TopicWriter.begin(client, rows, options, work)
-                    await writers[rows.topic].take(rows)
+                try:
+                    for rows in _places(batch, options):
+                        if rows.topic not in writers:
+                            writers[rows.topic] = await TopicWriter.begin(client, rows, options, work)
+                        await writers[rows.topic].take(rows)
+                except RowError as error:
+                    if options.topic is None:
+                        raise
+                    layout = row_layout(await client.schema(options.topic))
+                    raise error_with_row(error, layout, batch, rows_before) from error
+                rows_before += batch.num_rows
             for writer in writers.values():
                 await writer.finish()
         finally:
@@ -87,12 +100,28 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
     )
 
 
-class TopicWriter:
-    """Writes the rows of one topic; created by `begin`."""
+def _places(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[Rows]:
+    if options.is_typed and options.topic is not None:
+        return typed_rows_by_place(batch, options.topic)
+    return rows_by_place(batch, options.topic)
 
-    def __init__(self, producer: Producer, start: TaskStart, *, fail_on_changed_rows: bool) -> None:
+
+class TopicWriter:
+    """Writes the rows of one topic; created by `begin`.
+
+    Args:
+        producer: a producer that has begun.
+        start: the state of the topic at that time.
+        layout: of the newest schema of a typed topic; None for others.
+        fail_on_changed_rows: as in `WriteOptions`.
+    """
+
+    def __init__(
+        self, producer: Producer, start: TaskStart, layout: RowLayout | None, *, fail_on_changed_rows: bool
+    ) -> None:
         self.producer = producer
         self._start = start
+        self._layout = layout
         self._fail_on_changed_rows = fail_on_changed_rows
         self._stored_rows: StoredRows | None = None
         self._rows = 0
@@ -128,11 +157,14 @@ class TopicWriter:
         start = TaskStart(first.topic, was_tried=earlier.exist)
         if registration is not None:
             start = replace(start, is_first=registration.is_first, tasks=registration.parts)
-        writer = cls(producer, start, fail_on_changed_rows=options.fail_on_changed_rows)
+        layout = row_layout(await client.schema(first.topic)) if options.is_typed else None
+        writer = cls(producer, start, layout, fail_on_changed_rows=options.fail_on_changed_rows)
         if earlier.exist:
-            stored = StoredRows(with_time="timestamp" in first.columns.schema.names)
+            # The time field of a typed topic is part of a row's content.
+            time = "_timestamp" if options.is_typed else "timestamp"
+            stored = StoredRows(with_time=time in first.columns.schema.names)
             async for partition, batch in earlier.batches():
-                stored.add(batch.columns(), partition)
+                stored.add(batch.columns(), partition, batch.layout)
             writer._stored_rows = stored
         return writer
 
@@ -142,13 +174,20 @@ class TopicWriter:
         return WriteResult(self._rows, self._stored_before, (self._start,))
 
     async def take(self, rows: Rows) -> None:
-        """Send the rows that are not stored; wait for buffer space, but not for acknowledgements."""
-        columns = canonical(rows.columns)
+        """Send the rows that are not stored; wait for buffer space, but not for acknowledgements.
+
+        Raises:
+            RowError: a row does not fit the schema of a typed topic.
+        """
+        layout = self._layout
+        columns = canonical(rows.columns) if layout is None else rows.columns
         self._rows += columns.num_rows
         if self._stored_rows is not None:
-            missing = self._stored_rows.without_stored(columns, rows.partition)
-            self._stored_before += columns.num_rows - missing.num_rows
-            columns = missing
+            content = columns if layout is None else typed_columns(layout, columns)
+            are_stored = self._stored_rows.are_stored(content, rows.partition, layout)
+            self._stored_before += int(are_stored.sum())
+            if are_stored.any():
+                columns = columns.filter(pa.array(~are_stored))
         if columns.num_rows:
             await self.producer.enqueue_arrow(columns, partition=rows.partition)
 

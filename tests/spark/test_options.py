@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspark_tidelog.access import Access
+from pyspark_tidelog.columns import record_columns
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.options import (
     COLUMN_NAMES,
@@ -46,7 +47,7 @@ def test_the_least_that_can_be_said_reads_everything() -> None:
         start_late_timestamps_at_latest=False,
         min_partitions=None,
         fail_on_data_loss=True,
-        columns=("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+        columns=None,
         max_records_per_batch=MAX_RECORDS_PER_BATCH_DEFAULT,
     )
 
@@ -162,7 +163,8 @@ def test_offsets() -> None:
         ("includeHeaders", "1", "'true' or 'false'"),
         ("columns", "", "one or more"),
         ("columns", "offset,offset", "different columns"),
-        ("columns", "ofset", "Did you mean 'offset'?"),
+        ("schemaNumber", "0", "must be an integer from 1 to 256"),
+        ("includeTombstones", "yes", "must be 'true' or 'false'"),
         ("keyHex", "0", "pairs of hexadecimal digits"),
         ("keyHex", "zz", "pairs of hexadecimal digits"),
         ("keyHex", "00" * (1 << 19) + "00", "524289 bytes; at most 524288"),
@@ -193,8 +195,24 @@ def test_where_tasks_read() -> None:
 
 
 def test_columns() -> None:
-    assert parsed(includeHeaders="true", includeTags="true").columns == COLUMN_NAMES
-    assert parsed(columns="offset, headers").columns == ("offset", "headers")
+    assert record_columns(parsed(includeHeaders="true", includeTags="true")) == COLUMN_NAMES
+    assert record_columns(parsed()) == tuple(name for name in COLUMN_NAMES if name not in {"headers", "tag"})
+    assert record_columns(parsed(columns="offset, headers")) == ("offset", "headers")
+    for given, says in (
+        ({"columns": "ofset"}, "Did you mean 'offset'"),
+        ({"schemaNumber": "1"}, "'schemaNumber' is for typed topics"),
+        ({"includeRecordColumns": "true"}, "'includeRecordColumns' is for typed topics"),
+        ({"includeTombstones": "true"}, "'includeTombstones' is for typed topics"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            record_columns(parsed(**given))
+
+
+def test_a_single_topic() -> None:
+    assert parsed().single_topic == "flights"
+    assert parsed(subscribe="a,b").single_topic is None
+    assert parse_options({"bootstrap": "a:1", "assign": '{"t":[0,1]}'}).single_topic == "t"
+    assert parse_options({"bootstrap": "a:1", "subscribePattern": "t"}).single_topic is None
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw makes the strategy, on a machine that is busy

@@ -31,6 +31,7 @@ def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
     return [offset for batch in batches for offset in batch.to_pydict()["offset"]]
 
 
+@pytest.mark.usefixtures("fake")
 def test_the_schema_follows_the_options() -> None:
     assert DefaultSource.name() == "tidelog"
     options = {"bootstrap": "a:1", "subscribe": "t", "columns": "offset,value"}
@@ -66,6 +67,21 @@ def test_empty_topic_has_no_rows(fake: FakeClient) -> None:
     assert list(reader().read(InputPartition(None))) == []
 
 
+def test_a_topic_is_looked_up_once_and_the_answer_travels(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    topic = fake.topic
+    monkeypatch.setattr(fake, "topic", lambda name: asked.append(name) or topic(name))
+    source = DefaultSource({"bootstrap": "a:1", "subscribe": "t"})
+    source.schema()
+    pickle.loads(pickle.dumps(source)).reader(OFFSET_AND_VALUE)
+    assert asked == ["t"]
+    DefaultSource({"bootstrap": "a:1", "subscribe": "missing"}).schema()
+    DefaultSource({"bootstrap": "a:1", "subscribe": "t,u"}).schema()
+    DefaultSource({"bootstrap": "a:1", "subscribePattern": "t"}).schema()
+    assert asked == ["t", "missing"], "several topics have the columns of records"
+
+
+@pytest.mark.usefixtures("fake")
 def test_options_for_streams_make_columns_too_and_are_refused_for_batches() -> None:
     bare = {"bootstrap": "a:1", "subscribe": "t", "columns": "offset"}
     for more in ({"startingOffsets": "latest"}, {"maxOffsetsPerTrigger": "7"}):

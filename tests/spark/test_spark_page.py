@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, one after the other in one program, each compared with what is shown."""
+"""The examples of docs/spark.md and docs/spark-typed.md, each page as one program, compared with what is shown."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pyspark_tidelog.write_options import WRITE_OPTION_NAMES
 pytestmark = pytest.mark.spark
 
 PAGE = ROOT / "docs" / "spark.md"
+TYPED_PAGE = ROOT / "docs" / "spark-typed.md"
 OPTIONS_PAGE = ROOT / "docs" / "spark-options.md"
 NEEDS_JAR = "spark.jars.packages"
 """A block with this makes a Spark of its own, and its jar comes from elsewhere: `test_from_avro_of_the_jar`."""
@@ -27,9 +28,12 @@ START_S_MAX = 110
 
 @pytest.mark.long
 @needs_spark_4_2
-def test_the_examples_do_what_is_shown(spark: SparkSession, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", [PAGE, TYPED_PAGE], ids=lambda page: page.stem)
+def test_the_examples_do_what_is_shown(
+    spark: SparkSession, node: Node, capsys: pytest.CaptureFixture[str], page: Path
+) -> None:
     names: dict[str, object] = {"__name__": "example"}
-    blocks = FENCE.findall(PAGE.read_text())
+    blocks = FENCE.findall(page.read_text())
     assert [language for language, _ in blocks].count("python") >= 3
     left_out = [number for number, (_, code) in enumerate(blocks) if NEEDS_JAR in code]
     for number, (language, code) in enumerate(blocks):
@@ -37,7 +41,7 @@ def test_the_examples_do_what_is_shown(spark: SparkSession, node: Node, capsys: 
             continue
         if language == "python":
             capsys.readouterr()
-            exec(compile(code.replace("127.0.0.1:7400", node.address), str(PAGE), "exec"), names)
+            exec(compile(code.replace("127.0.0.1:7400", node.address), str(page), "exec"), names)
         else:
             assert capsys.readouterr().out == code
 

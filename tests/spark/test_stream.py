@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from tests.clients.logs import FakeClient, FakeLog, numbered
+from tests.spark.typed_frames import columns_of, evolved, schema_of
 
-from pyspark_tidelog import DataLossError, OptionError, task
+from pyspark_tidelog import DataLossError, OptionError, TidelogSourceError, task
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.stream import TidelogStreamReader
+from pyspark_tidelog.typed_topic import TypedTopic
+from tidelog_proto.schema.topic_schema import Schema
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
@@ -152,3 +156,75 @@ def test_before_spark_4_2(fake: FakeClient) -> None:
     assert reader().latestOffset() == at(fake, 30, 0)
     with pytest.raises(OptionError, match=r"need Spark 4\.2"):
         reader(maxOffsetsPerTrigger="1").latestOffset()
+
+
+CHAIN = [schema_of("n int8")]
+CHAIN.append(evolved(CHAIN[0], add=["m int8"]))
+CHAIN.append(evolved(CHAIN[1], widen={"n": "int16"}))
+
+
+def typed_reader(fake: FakeClient, schema: Schema) -> TidelogStreamReader:
+    columns = columns_of(schema)
+    topic = TypedTopic("t", fake.topic("t").topic_id, schema)
+    parsed = parse_options({"bootstrap": "a:1", "subscribe": "t", "startingOffsets": "earliest"}, streaming=True)
+    return TidelogStreamReader(parsed, replace(columns, topic=topic), Clock())
+
+
+def numbered_at(fake: FakeClient, number: int, *offsets: int) -> dict[str, object]:
+    (position,) = at(fake, *offsets).values()
+    assert isinstance(position, dict)
+    return {"t": {**position, "schema": number}}
+
+
+def test_positions_of_typed_topics_have_the_number_of_their_schema(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeClient, "schema", lambda _, name, number: CHAIN[number - 1], raising=False)
+    query = typed_reader(fake, CHAIN[1])
+    start, end = numbered_at(fake, 2, 0, 0), numbered_at(fake, 2, 30, 0)
+    assert query.initialOffset() == start
+    assert query.latestOffset(start, ALL) == end
+    assert [each.pinned for each in query.partitions(start, end)] == [None]
+    assert query.latestOffset(end, ALL) == end
+    restarted = typed_reader(fake, CHAIN[2])
+    assert restarted.latestOffset(end, ALL) == end, "nothing is new, so no micro-batch follows from the new schema"
+    (repeated,) = restarted.partitions(start, end)
+    assert repeated.pinned == CHAIN[1]
+    assert pickle.loads(pickle.dumps(repeated)).pinned == CHAIN[1]
+    grow(fake, 5)
+    following = numbered_at(fake, 3, 35, 0)
+    assert restarted.latestOffset(end, ALL) == following
+    assert [each.pinned for each in restarted.partitions(end, following)] == [None]
+    assert [each.pinned for each in restarted.partitions(at(fake, 0, 0), at(fake, 9, 0))] == [None], "of an older release"
+
+
+def test_a_frame_with_an_older_schema_than_its_checkpoint_is_refused(fake: FakeClient) -> None:
+    older = typed_reader(fake, CHAIN[0])
+    start, end = numbered_at(fake, 2, 0, 0), numbered_at(fake, 2, 30, 0)
+    for call in (lambda: older.latestOffset(start, ALL), lambda: older.partitions(start, end)):
+        with pytest.raises(TidelogSourceError, match="written with schema 2 .* and the DataFrame has schema 1: leave out"):
+            call()
+
+
+def test_a_recreated_typed_topic_stops_the_query_even_if_losses_are_allowed(
+    fake: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = typed_reader(fake, CHAIN[1])
+    before = query.initialOffset()
+    ended = numbered_at(fake, 2, 30, 0)
+    fake.made["t"] = 1
+    with pytest.raises(DataLossError, match="was deleted and recreated"):
+        query.latestOffset(before, ALL)
+    lenient = TidelogStreamReader(
+        parse_options({"bootstrap": "a:1", "subscribe": "t", "failOnDataLoss": "false"}, streaming=True),
+        replace(columns_of(CHAIN[1]), topic=TypedTopic("t", bytes.fromhex(str(id_in(before))), CHAIN[1])),
+    )
+    with pytest.raises(TidelogSourceError, match="for a stream, restart the query"):
+        lenient.latestOffset(before, ALL)
+    again = typed_reader(fake, CHAIN[0])
+    assert [each.pinned for each in again.partitions(before, ended)] == [None], "tasks report its records as lost"
+
+
+def id_in(position: object) -> object:
+    assert isinstance(position, dict)
+    return position["t"]["id"]

@@ -54,6 +54,7 @@ def test_a_position_comes_back_from_a_checkpoint(offsets: dict[TopicPartition, i
             '{"a": {"0": 4, "1": 0, "id": "1189201c773140a5bc52b35d7603d47f"}}',
             StreamPosition({A0: 4, A1: 0}, {"a": "1189201c773140a5bc52b35d7603d47f"}),
         ),
+        ('{"a": {"0": 4, "id": "0a", "schema": 3}}', StreamPosition({A0: 4}, {"a": "0a"}, {"a": 3})),
         (
             '{"a": {"0": 9223372036854775807, "id": "0a"}, "b": {"0": 10, "id": "0b"}}',
             StreamPosition({A0: 2**63 - 1, B0: 10}, IDS),

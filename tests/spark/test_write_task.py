@@ -6,12 +6,14 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from tests.spark.conftest import Node
 
-from pyspark_tidelog.errors import ChangedRowsError
+import tidelog
+from pyspark_tidelog.errors import ChangedRowsError, TidelogSourceError
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import TaskStart, WriteResult, write_rows
 from tidelog import Client
@@ -131,3 +133,40 @@ async def test_no_topic_and_no_rows(node: Node, task: Task) -> None:
         await missing.write(iter([rows(1)]))
     assert await missing.write(iter([])) == WriteResult()
     assert await task.write(iter([rows()])) == WriteResult()
+
+
+async def test_repeated_rows_of_a_typed_topic_are_stored_once_whatever_its_schema(node: Node) -> None:
+    topic = f"typed-task-{uuid.uuid4().hex}"
+    given = parse_write_options({"bootstrap": node.address, "topic": topic})
+    options = replace(given, is_typed=True)
+
+    def batch(*numbers: int) -> pa.RecordBatch:
+        columns = {"k": [f"k{n}" for n in numbers], "n": list(numbers), "f": [float("nan") if n % 2 else -0.0 for n in numbers]}
+        return pa.record_batch({**columns, "_partition": pa.array([n % 3 or None for n in numbers], pa.int32())})
+
+    async def write(batches: Iterator[pa.RecordBatch]) -> WriteResult:
+        return await write_rows(batches, options, Work("typed job", 0))
+
+    async with Client(node.address) as client:
+        await client.create_topic(topic, schema=["k string required", "n int32", "f float64"], key="k", partitions=3)
+        with pytest.raises(RuntimeError, match="it dies"):
+            await write(dies_behind(batch(*range(50))))
+        await client.evolve_schema(topic, widen={"n": "int64"}, add=["gate string"])
+        with pytest.raises(RuntimeError, match="it dies"):
+            await write(dies_behind(batch(*range(60, 30, -1))))
+        assert (await write(iter([batch(*range(99, 49, -1)), batch(*range(50))]))).rows == 100
+        again = await write(iter([batch(*range(100))]))
+        assert (again.rows, again.stored_before) == (100, 100)
+        with pytest.raises(ChangedRowsError, match="has written 99 rows that the query no longer produces"):
+            await write(iter([batch(7)]))
+        with pytest.raises(TidelogSourceError, match=r"row 3 of the task's rows .*'n': Integer value"):
+            await write_rows(
+                iter([batch(1, 2).drop_columns(["f"]), batch(3).drop_columns(["f"]), pa.record_batch({"k": ["x"], "n": pa.array([2**63], pa.uint64())})]),
+                options,
+                Work("other typed job", 0),
+            )
+    rows = await asyncio.to_thread(lambda: tidelog.read_arrow(topic, bootstrap=node.address).read_all())
+    numbers = Counter(rows.column("n").to_pylist())
+    assert numbers.total() - Counter({1: 1, 2: 1, 3: 1}).total() <= 100
+    assert {n for n, count in numbers.items() if count > 1} <= {1, 2, 3}
+    assert set(numbers) == set(range(100))

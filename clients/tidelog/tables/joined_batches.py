@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.errors import InvalidRequestError
-from tidelog_proto.batch.columns import no_headers
+from tidelog_proto.batch.columns import no_headers, without_empty_lists
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 
@@ -165,7 +165,7 @@ def _column(part: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
     """Return a wire column of a batch, or its default values if the batch does not have it."""
     column = part.arrays.get(field.name)
     if column is not None:
-        column = _without_empty_lists(column) if field.name == "headers" and field.nullable else column
+        column = without_empty_lists(column) if field.name == "headers" and field.nullable else column
         return column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
     if field.name == "timestamp":
         at: Any = pa.scalar(part.base_timestamp_us, pa.int64()).cast(field.type)
@@ -174,15 +174,6 @@ def _column(part: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
     if field.name == "headers" and not field.nullable:
         return no_headers(part.rows)
     return _nulls(part.rows, field.type)
-
-
-def _without_empty_lists(lists: Any) -> pa.Array[Any]:
-    """Return the lists with null for each empty one, so that records without headers have null in every batch."""
-    # `from_arrays` accepts a mask only with offsets that are not a slice, so they are copied.
-    offsets = pa.array(lists.offsets.to_numpy())
-    starts = offsets.to_numpy()
-    without: pa.Array[Any] = pa.ListArray.from_arrays(offsets, lists.values, mask=pa.array(starts[1:] == starts[:-1]))
-    return without
 
 
 def _nulls(rows: int, of: Any) -> pa.Array[Any]:

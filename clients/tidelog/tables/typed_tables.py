@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
 from tidelog.fetch_options import WIRE_COLUMNS
+from tidelog.requests.record_filters import RecordFilter
 from tidelog.tables.joined_batches import JOINED_BYTES
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import row_layout
@@ -17,6 +18,27 @@ from tidelog_proto.batch.row_reader import RECORD_COLUMNS, columns_of_records, r
 from tidelog_proto.batch.typed_rows import DELETED
 from tidelog_proto.schema.fields import Role
 from tidelog_proto.schema.topic_schema import Schema
+
+_EVERY: Final = RecordFilter()
+_DELETED_FIELD: Final = pa.field(DELETED, pa.bool_(), nullable=False)
+
+
+def columns_of_table(schema: Schema, *, tombstones: bool = False) -> pa.Schema:
+    """Return all columns that tables of a topic may have: the fields, then columns of records, then `_deleted`.
+
+    `_key` and `_tag` are missing if a field has that role.
+
+    Args:
+        schema: the schema of the rows.
+        tombstones: whether tombstones are rows, too; then only `_deleted` is never null.
+    """
+    taken = {field.role for field in schema.fields}
+    roles = {"_key": Role.KEY, "_tag": Role.TAG}
+    of_records = [field for field in RECORD_COLUMNS if roles.get(field.name) not in taken]
+    columns = [*row_layout(schema).row_schema, *of_records]
+    if not tombstones:
+        return pa.schema(columns)
+    return pa.schema([*(field.with_nullable(True) for field in columns), _DELETED_FIELD])
 
 
 class TypedTable:
@@ -39,10 +61,8 @@ class TypedTable:
 
     def __init__(self, schema: Schema, columns: Sequence[str] | None, *, tombstones: bool = False) -> None:
         fields = row_layout(schema).row_schema
-        taken = {field.role for field in schema.fields}
-        roles = {"_key": Role.KEY, "_tag": Role.TAG}
-        of_records = [field for field in RECORD_COLUMNS if roles.get(field.name) not in taken]
-        known = {field.name: field for field in [*fields, *of_records]}
+        known = {field.name: field for field in columns_of_table(schema, tombstones=tombstones)}
+        known.pop(DELETED, None)
         names = fields.names if columns is None else list(columns)
         if (unknown := [name for name in names if name not in known]) or not names or len(set(names)) != len(names):
             what = f"{unknown} do not exist" if unknown else f"got {names}"
@@ -54,11 +74,19 @@ class TypedTable:
         ids = {field.name: field.id for field in schema.fields}
         self.fields = None if columns is None else [ids[name] for name in self._fields]
         self.columns = [name for name in WIRE_COLUMNS if f"_{name}" in names]
-        arrow = [known[name].with_nullable(known[name].nullable or tombstones) for name in names]
-        self.arrow = pa.schema([*arrow, pa.field(DELETED, pa.bool_(), nullable=False)] if tombstones else arrow)
+        arrow = [known[name] for name in names]
+        self.arrow = pa.schema([*arrow, _DELETED_FIELD] if tombstones else arrow)
 
-    def table(self, batch: RecordBatch, partition: int, start: int, end: int) -> pa.RecordBatch:
+    def table(
+        self, batch: RecordBatch, partition: int, start: int, end: int, only: RecordFilter = _EVERY
+    ) -> pa.RecordBatch:
         """Return the rows of a batch with start <= offset < end.
+
+        Args:
+            batch: a typed batch.
+            partition: its partition.
+            start, end: bounds of the offsets.
+            only: the key and tag of the returned rows, whatever the node has sent.
 
         Raises:
             ProtocolError: CORRUPT_BATCH if the body does not decode.
@@ -71,14 +99,32 @@ class TypedTable:
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))
         by_name |= columns_of_records(batch, partition, [name for name in self._names if name in RECORD_COLUMNS.names])
         live = reader.live(batch)
+        chosen = _matching(batch, only)
         if self._tombstones:
             by_name[DELETED] = pa.repeat(pa.scalar(False), len(batch)) if live is None else pc.invert(live)
+        elif live is not None:
+            chosen = live if chosen is None else pc.and_(chosen, live)
         names = self.arrow.names
         schema = pa.schema([field.with_nullable(nullable=True) for field in self.arrow])
         rows = pa.RecordBatch.from_arrays([by_name[name] for name in names], schema=schema).slice(0, count)
-        if live is not None and not self._tombstones:
-            rows = rows.filter(live.slice(0, count))
+        if chosen is not None:
+            rows = rows.filter(chosen.slice(0, count))
         return pa.RecordBatch.from_arrays(rows.columns, schema=self.arrow)
+
+
+def _matching(batch: RecordBatch, only: RecordFilter) -> Any:
+    """Return which records have the key and tag of a filter; None for all."""
+    chosen: Any = None
+    for name, value in only._asdict().items():
+        if value is None or not len(batch):
+            continue
+        columns = batch.columns()
+        if name not in columns.schema.names:  # all of its values are null
+            return pa.repeat(pa.scalar(False), len(batch))
+        column = columns.column(name)
+        equal = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
+        chosen = equal if chosen is None else pc.and_(chosen, equal)
+    return chosen
 
 
 class TableJoiner:

@@ -12,6 +12,8 @@ empty columns              these columns from the source that generates rows
 offset, time               about a hundredth of the rows, selected with options for offsets or times
 write                      keys and values of the Parquet files to another topic
 rows                       the same rows, not written: the cost of the input of `write`
+typed, parquet typed       all fields of as many rows of a typed topic (`typed_rows.py`), and of its own Parquet files
+typed columns, parquet typed columns   two fields of all of these rows
 
 CPU seconds are those of Java, of Spark's Python workers, and of the node; bytes are those that the node sent.
 """
@@ -41,6 +43,7 @@ from tidelog_loadtest.measure.footprint import cpu_s
 from tidelog_loadtest.measure.process_tree import JavaWatch
 from tidelog_loadtest.measure.progress import Tell, say_nothing
 from tidelog_loadtest.spark.sources import EmptySource, TupleSource
+from tidelog_loadtest.spark.typed_rows import SOME, TIME, TYPED_SCHEMA, typed_rows
 from tidelog_loadtest.stand.payloads import value_batches
 
 JOBS: Final = (
@@ -55,6 +58,10 @@ JOBS: Final = (
     "time",
     "write",
     "rows",
+    "typed",
+    "parquet typed",
+    "typed columns",
+    "parquet typed columns",
 )
 RATIOS: Final = (
     ("scan", "parquet scan", 0.9),
@@ -63,6 +70,9 @@ RATIOS: Final = (
     ("columns", "empty columns", None),
     ("scan", "tuples", 6.0),
     ("write", "rows", None),
+    ("typed", "parquet typed", None),
+    ("typed columns", "parquet typed columns", None),
+    ("typed columns", "typed", None),
 )
 """Pairs of jobs whose rates are compared, with the target of the ratio; None for no target."""
 WRITE_AIM: Final = 1_500_000
@@ -70,6 +80,8 @@ WRITE_AIM: Final = 1_500_000
 SHARE: Final = {"tuples": 10, "offset": 100}
 """By job: one of this many rows is selected. Other jobs select all rows, except `time` (`SparkResult.early_rows`)."""
 BATCH_RECORDS: Final = 10_000
+TYPED: Final = "typed"
+"""The typed topic, and a part of the names of the jobs that read its rows."""
 _MB: Final = 1_000_000
 
 
@@ -101,6 +113,11 @@ class SparkPlan:
     def jobs(self) -> tuple[str, ...]:
         """The jobs to run, in order."""
         return tuple(job for job in JOBS if not self.only or job in self.only)
+
+    @property
+    def has_typed(self) -> bool:
+        """Whether a job reads the typed topic."""
+        return any(TYPED in job for job in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +216,11 @@ async def measure(plan: SparkPlan, tell: Tell = say_nothing, *, spark: SparkSess
         tell("a topic", 1)
         address = f"127.0.0.1:{node.ready['port']}"
         topic = await _filled(plan, address)
+        await _filled_typed(plan, address)
         if spark is None:
             spark = local_spark("bench", threads=plan.threads, memory_mb=3072)
             stack.callback(spark.stop)
-        jobs = _Jobs(plan, spark, address, topic, directory / "parquet")
+        jobs = _Jobs(plan, spark, address, topic, directory)
         tell("the same rows in Parquet files", 2)
         result = SparkResult(plan, {job: [] for job in plan.jobs})
         result.early_rows = jobs.write_parquet()
@@ -234,6 +252,21 @@ async def _filled(plan: SparkPlan, address: str) -> str:
     return "rows"
 
 
+async def _filled_typed(plan: SparkPlan, address: str) -> None:
+    """Publish rows to a new typed topic, evenly over its partitions, if a job reads it."""
+    if not plan.has_typed:
+        return
+    rows = typed_rows(max(1, min(BATCH_RECORDS, plan.records // plan.partitions)))
+    async with Client(address, client_id="tidelog-bench") as client:
+        await client.create_topic(TYPED, partitions=plan.partitions, flush="never", schema=TYPED_SCHEMA, time=TIME)
+        async with client.producer(TYPED) as producer:
+            left = plan.records
+            for number in range(-(-plan.records // rows.num_rows)):
+                batch = rows.slice(0, left)
+                await producer.send_arrow(batch, partition=number % plan.partitions)
+                left -= batch.num_rows
+
+
 def _timed(jobs: _Jobs, job: str, node_pid: int, management_port: int) -> Spent:
     node_s, sent_bytes = cpu_s(node_pid), _sent_bytes(management_port)
     with JavaWatch() as watch:
@@ -251,12 +284,13 @@ def _sent_bytes(management_port: int) -> int:
 
 
 class _Jobs:
-    def __init__(self, plan: SparkPlan, spark: SparkSession, address: str, topic: str, parquet: Path) -> None:
+    def __init__(self, plan: SparkPlan, spark: SparkSession, address: str, topic: str, files: Path) -> None:
         self._plan = plan
         self._spark = spark
         self._address = address
         self._topic = topic
-        self._parquet = parquet
+        self._parquet = files / "parquet"
+        self._typed_parquet = files / "typed-parquet"
         spark.dataSource.register(EmptySource)
         spark.dataSource.register(TupleSource)
         self._frames: Mapping[str, Callable[[], DataFrame]] = {
@@ -271,6 +305,10 @@ class _Jobs:
             "time": lambda: self._rows_of(endingTimestamp=str(self._early_ms)),
             "write": self._pairs,
             "rows": self._pairs,
+            TYPED: lambda: self._rows_of(subscribe=TYPED),
+            "parquet typed": self._typed_files,
+            "typed columns": lambda: self._rows_of(subscribe=TYPED, columns=",".join(SOME)),
+            "parquet typed columns": lambda: self._typed_files().select(*SOME),
         }
 
     @property
@@ -282,7 +320,9 @@ class _Jobs:
         return {"endingOffsets": f'{{"{self._topic}":{{{offsets}}}}}'}
 
     def write_parquet(self) -> int:
-        """Write the topic's rows to uncompressed files; return the number of rows that `time` is expected to find."""
+        """Write the topics' rows to uncompressed files; return the number of rows that `time` is expected to find."""
+        if self._plan.has_typed:
+            self._rows_of(subscribe=TYPED).write.option("compression", "none").parquet(str(self._typed_parquet))
         self._rows_of().write.option("compression", "none").parquet(str(self._parquet))
         early = self._files().where(f"offset = {self._per_partition // SHARE['offset']}")
         (row,) = early.selectExpr("unix_millis(min(timestamp)) AS at").collect()
@@ -302,8 +342,8 @@ class _Jobs:
             client.delete_topic(topic)
 
     def _rows_of(self, source: str = "tidelog", **options: str) -> DataFrame:
-        reading = self._spark.read.format(source).options(bootstrap=self._address, subscribe=self._topic, **options)
-        return reading.load()
+        given = {"bootstrap": self._address, "subscribe": self._topic, **options}
+        return self._spark.read.format(source).options(**given).load()
 
     def _empty(self, schema: str | None = None) -> DataFrame:
         plan = self._plan
@@ -313,6 +353,9 @@ class _Jobs:
 
     def _files(self) -> DataFrame:
         return self._spark.read.parquet(str(self._parquet))
+
+    def _typed_files(self) -> DataFrame:
+        return self._spark.read.parquet(str(self._typed_parquet))
 
     def _pairs(self) -> DataFrame:
         return self._files().select("key", "value")

@@ -82,8 +82,10 @@ class TupleSource(DataSource):
         return "tuples"
 
     def schema(self) -> str:
-        """Return the schema of Tidelog's source."""
-        return DefaultSource(dict(self.options)).schema()
+        """Return the schema of Tidelog's source, for a topic without a schema."""
+        schema = DefaultSource(dict(self.options)).schema()
+        assert isinstance(schema, str), "the topic of the benchmark is not typed"
+        return schema
 
     def reader(self, schema: StructType) -> TupleReader:
         """Return a reader for these columns."""

@@ -183,6 +183,15 @@ def no_headers(count: int) -> pa.Array[Any]:
     return pa.ListArray.from_arrays(offsets, pa.nulls(0, HEADER_TYPE), type=HEADERS_TYPE)
 
 
+def without_empty_lists(lists: Any) -> pa.Array[Any]:
+    """Return the lists with null for each empty one, so that records without headers have null in every batch."""
+    # `from_arrays` accepts a mask only with offsets that are not a slice, so they are copied.
+    offsets = pa.array(lists.offsets.to_numpy())
+    starts = offsets.to_numpy()
+    without: pa.Array[Any] = pa.ListArray.from_arrays(offsets, lists.values, mask=pa.array(starts[1:] == starts[:-1]))
+    return without
+
+
 def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
     """Cast one column; errors contain its name."""
     if name == "headers" and pa.types.is_map(array.type):

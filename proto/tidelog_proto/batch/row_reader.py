@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, without_empty_lists
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.key_bytes import key_values
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -242,7 +242,7 @@ def _with_nulls(array: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def columns_of_records(batch: RecordBatch, partition: int, names: Iterable[str]) -> dict[str, Any]:
-    """Return some of `RECORD_COLUMNS` as Arrow arrays, by name.
+    """Return some of `RECORD_COLUMNS` as Arrow arrays, by name. Records without headers have null in `_headers`.
 
     Raises:
         ProtocolError: CORRUPT_BATCH if the body does not decode.
@@ -255,7 +255,8 @@ def columns_of_records(batch: RecordBatch, partition: int, names: Iterable[str])
         elif name == "_offset":
             found[name] = batch.offsets()
         elif count and stored in batch.columns().schema.names:
-            found[name] = batch.columns().column(stored)
+            column = batch.columns().column(stored)
+            found[name] = without_empty_lists(column) if name == "_headers" else column
         elif name == "_timestamp":
             stamp: Any = pa.scalar(batch.header.base_timestamp_us, pa.int64()).cast(TIMESTAMP_TYPE)
             found[name] = pa.repeat(stamp, count)

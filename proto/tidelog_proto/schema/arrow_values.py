@@ -21,6 +21,8 @@ _MAP_NAMES: Final = ["key", "value"]
 def exact_values(array: pa.Array[Any], field: Field) -> pa.Array[Any]:
     """Return an array of the Arrow type of a field; types are converted as `fields_of_arrow` announces it, and widened.
 
+    Optional fields that a struct lacks are null.
+
     Raises:
         ValueError: the type of the array, or one of its values, does not fit the field.
     """
@@ -53,13 +55,19 @@ def _exact(array: Any, field: Field, path: Path) -> pa.Array[Any]:
 def _struct(array: Any, field: Field, path: Path, wanted: pa.DataType) -> pa.Array[Any]:
     if not pa.types.is_struct(array.type):
         raise _wrong_type(array, field, path)
-    names, expected = [child.name for child in array.type], [child.name for child in field.children]
-    if sorted(names) != sorted(expected):
+    names = [child.name for child in array.type]
+    expected = [child.name for child in field.children]
+    required = {child.name for child in field.children if child.required}
+    if len(set(names)) != len(names) or not required <= set(names) <= set(expected):
         raise ValueError(
             f"field {shown(path_text(path))}: the struct has the fields {names}, and the schema has {expected}; "
             "rename, add or remove fields"
         )
-    return _assembled(array, [array.field(names.index(name)) for name in expected], field, path, wanted)
+    children = [
+        array.field(names.index(child.name)) if child.name in names else pa.nulls(len(array), arrow_type(child))
+        for child in field.children
+    ]
+    return _assembled(array, children, field, path, wanted)
 
 
 def _assembled(array: Any, children: list[Any], field: Field, path: Path, wanted: pa.DataType) -> pa.Array[Any]:

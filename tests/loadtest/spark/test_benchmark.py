@@ -64,11 +64,12 @@ def test_an_unknown_job_is_rejected() -> None:
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 async def test_each_kind_of_job_reads_its_rows(spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
-    only = ("empty", "tuples", "columns", "write")
+    only = ("empty", "tuples", "columns", "write", "typed", "parquet typed", "typed columns", "parquet typed columns")
     plan = SparkPlan(records=2_000, partitions=2, rounds=1, only=only, warms_up=False, data=tmp_path)
     result = await measure(plan, spark=spark)
     assert tuple(result.runs) == only
     read = {job: runs[0].read_bytes for job, runs in result.runs.items()}
     assert read["tuples"] > 2_000 * 100 > 2_000 > read["columns"]
-    assert read["empty"] == read["write"] == 0
+    assert read["empty"] == read["write"] == read["parquet typed"] == 0
+    assert read["typed"] > 2_000 * 40
     assert result.early_rows

@@ -94,11 +94,15 @@ def test_values_that_do_not_fit_are_refused(array: Any, data_type: DataType, mes
 
 
 def test_nested_types_that_do_not_fit_are_refused() -> None:
-    place = Field(1, "p", STRUCT, children=(Field(2, "a", INT8), Field(3, "b", STRING)))
-    with pytest.raises(
-        ValueError, match=r"field 'p': the struct has the fields \['a'\], and the schema has \['a', 'b'\]"
-    ):
-        exact_values(pa.array([{"a": 1}]), place)
+    place = Field(1, "p", STRUCT, children=(Field(2, "a", INT8), Field(3, "b", STRING, required=True)))
+    for value in ({"a": 1}, {"b": "x", "c": 1}, {"b": "x", "B": "y"}):
+        with pytest.raises(
+            ValueError, match=r"field 'p': the struct has the fields \[.*\], and the schema has \['a', 'b'\]"
+        ):
+            exact_values(pa.array([value]), place)
+    twice = pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], ["b", "b"])
+    with pytest.raises(ValueError, match=r"the struct has the fields \['b', 'b'\]"):
+        exact_values(twice, place)
     with pytest.raises(ValueError, match=r"field 'p\.b': the column has the type int8"):
         exact_values(pa.array([{"a": 1, "b": 2}], pa.struct([("a", pa.int8()), ("b", pa.int8())])), place)
     with pytest.raises(ValueError, match="field 'p': the column has the type string"):
@@ -113,6 +117,14 @@ def test_fields_of_a_struct_are_found_by_name() -> None:
     place = Field(1, "p", STRUCT, children=(Field(2, "a", INT8), Field(3, "b", INT8), Field(4, "c", INT8)))
     column = pa.array([{"c": 3, "a": 1, "b": 2}], pa.struct([(name, pa.int8()) for name in ("c", "a", "b")]))
     assert exact_values(column, place).to_pylist() == [{"a": 1, "b": 2, "c": 3}]
+
+
+def test_optional_fields_that_a_struct_lacks_are_null() -> None:
+    place = Field(1, "p", STRUCT, children=(Field(2, "a", INT8), Field(3, "b", STRING, required=True)))
+    column = pa.array([{"b": "w"}, None, {"b": "x"}], pa.struct([("b", pa.string())]))
+    exact = exact_values(column[1:], place)
+    exact.validate(full=True)
+    assert exact.to_pylist() == [None, {"a": None, "b": "x"}]
 
 
 @given(schemas(), st.integers(0, 2**32))
