@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,19 @@ from tidelog_proto.batch.row_reader import RECORD_COLUMNS, columns_of_records, r
 from tidelog_proto.batch.typed_rows import DELETED
 from tidelog_proto.schema.fields import Role
 from tidelog_proto.schema.topic_schema import Schema
+
+_ROLE_OF: Final = {"_key": Role.KEY, "_tag": Role.TAG}
+"""Columns of records that are fields if the schema has a field with the role."""
+
+
+def table_columns(schema: Schema) -> list[str]:
+    """Return the names of all columns of a typed topic: its fields, then the columns of its records."""
+    return [*(field.name for field in schema.fields), *_record_columns(schema)]
+
+
+def _record_columns(schema: Schema) -> list[str]:
+    taken = {field.role for field in schema.fields}
+    return [name for name in RECORD_COLUMNS.names if _ROLE_OF.get(name) not in taken]
 
 
 class TypedTable:
@@ -36,10 +49,7 @@ class TypedTable:
 
     def __init__(self, schema: Schema, columns: Sequence[str] | None, *, tombstones: bool = False) -> None:
         fields = row_layout(schema).row_schema
-        taken = {field.role for field in schema.fields}
-        roles = {"_key": Role.KEY, "_tag": Role.TAG}
-        of_records = [field for field in RECORD_COLUMNS if roles.get(field.name) not in taken]
-        known = {field.name: field for field in [*fields, *of_records]}
+        known = {field.name: field for field in [*fields, *map(RECORD_COLUMNS.field, _record_columns(schema))]}
         names = fields.names if columns is None else list(columns)
         if (unknown := [name for name in names if name not in known]) or not names or len(set(names)) != len(names):
             what = f"{unknown} do not exist" if unknown else f"got {names}"
