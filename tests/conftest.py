@@ -25,6 +25,7 @@ ONE_PROCESS = {
     "tests/cli/admin/test_spark_bundle.py",
     "tests/clients/consume/test_consumer_parts.py",
     "tests/clients/tables/test_read_arrow.py",
+    "tests/clients/tables/test_tables_of_engines.py",
     "tests/e2e/test_derived_batches.py",
     "tests/e2e/test_examples.py",
     "tests/e2e/test_monitoring_files.py",

@@ -48,8 +48,10 @@ PUBLIC = {
     "Topic",
     "TopicFigures",
     "TopicPartition",
+    "dataset",
     "errors",
     "read_arrow",
+    "scan_polars",
 }
 
 MODULES = [tidelog, tidelog.sync, tidelog.testing]
@@ -81,7 +83,7 @@ def test_the_names_are_these() -> None:
 
 
 def test_the_blocking_face_has_the_same_names() -> None:
-    assert set(tidelog.sync.__all__) == PUBLIC - {"read_arrow"}, "it blocks already"
+    assert set(tidelog.sync.__all__) == PUBLIC - {"dataset", "read_arrow", "scan_polars"}, "they block already"
     for name in ("Client", "Producer", "Consumer", "PendingReceipt", "PendingReceipts"):
         asynchronous = {member for member, function in members(getattr(tidelog, name)) if not is_internal(function)}
         blocking = {member for member, _ in members(getattr(tidelog.sync, name))}

@@ -40,7 +40,7 @@ from tidelog.model import (
 )
 from tidelog.produce.producer import Producer
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
-from tidelog.tables.read_arrow import read_arrow
+from tidelog.tables.read_arrow import dataset, read_arrow, scan_polars
 from tidelog_proto.batch.record_batch import RecordBatch
 
 refuse_to_pickle(Client, Consumer, Producer)
@@ -76,6 +76,8 @@ __all__ = [
     "Topic",
     "TopicFigures",
     "TopicPartition",
+    "dataset",
     "errors",
     "read_arrow",
+    "scan_polars",
 ]

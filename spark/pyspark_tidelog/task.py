@@ -121,8 +121,12 @@ class RangeReader:
         only = RecordFilter(self._options.key, self._options.tag)
         narrowed = self.narrowed.including(only.key, only.tag)
         columns = self._columns
-        fetched_columns = None if isinstance(columns, TypedColumns) else fetched_schema(columns, only)
-        options = narrowed.options(fetch_options(offset_range, fetched_columns))
+        rows = TypedRows(columns, partition.pinned) if isinstance(columns, TypedColumns) else columns
+        if isinstance(rows, TypedRows):
+            options = narrowed.options(fetch_options(offset_range))
+            rows.narrow(options, only)
+        else:
+            options = narrowed.options(fetch_options(offset_range, fetched_schema(rows, only)))
         options["nearest"] = self._options.nearest
         # Each fetch checks the id, because a topic may be recreated in between.
         options["topic_id"] = partition.topic_id
@@ -147,13 +151,12 @@ class RangeReader:
             return answer
 
         max_records, fail_on_data_loss = self._options.max_records_per_batch, self._options.fail_on_data_loss
-        if isinstance(columns, TypedColumns):
-            rows = TypedRows(columns, partition.pinned)
+        if isinstance(rows, TypedRows):
             return read_rows(
                 offset_range, fetch, rows, max_records=max_records, fail_on_data_loss=fail_on_data_loss, only=only
             )
         return read_batches(
-            offset_range, fetch, columns, max_records=max_records, fail_on_data_loss=fail_on_data_loss, only=only
+            offset_range, fetch, rows, max_records=max_records, fail_on_data_loss=fail_on_data_loss, only=only
         )
 
     def _lost_topic(self, topic: str, error: UnknownTopicError) -> None:

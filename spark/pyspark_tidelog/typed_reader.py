@@ -17,6 +17,7 @@ from pyspark_tidelog.errors import TidelogSourceError
 from pyspark_tidelog.reader import report_loss
 from pyspark_tidelog.typed_columns import TypedColumns
 from tidelog.errors import error_of_read
+from tidelog.fetch_options import FetchOptions
 from tidelog.requests.offset_ranges import Fetch, OffsetRange, fetch_range
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.tables.typed_tables import TableJoiner, TypedTable
@@ -88,6 +89,10 @@ class TypedRows:
         shown = None if pinned is None else frozenset(field.id for field in fields_below(pinned.fields))
         fields = {field.name: field for field in schema.fields}
         self._steps = [None if shown is None else _hiding(fields.get(name), shown) for name in columns.arrow.names]
+
+    def narrow(self, options: FetchOptions, only: RecordFilter) -> None:
+        """Make a fetch request no more than the columns and the filter need."""
+        self._table.narrow(options, only)
 
     def table(self, batch: RecordBatch, offset_range: OffsetRange, only: RecordFilter = _EVERY) -> pa.RecordBatch:
         """Return the rows of a batch that are in a range.

@@ -6,11 +6,14 @@
 
 All of these libraries accept a `pyarrow.RecordBatchReader`. The offset ranges of the reader are fixed when it is
 created. The reader fetches on demand with one fetch ahead, so memory is bounded for topics of any length.
+
+`dataset` and `scan_polars` return a topic as a table that an engine scans on demand, with the columns of its query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
@@ -22,12 +25,17 @@ from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
 from tidelog.tables.joined_batches import BatchJoiner, wire_batch
-from tidelog.tables.typed_tables import TableJoiner, TypedTable
+from tidelog.tables.typed_tables import TableJoiner, TypedTable, columns_of_table
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
+from tidelog_proto.batch.typed_rows import DELETED
 from tidelog_proto.process.epoch_units import wrong_unit
+from tidelog_proto.schema.topic_schema import Schema
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tidelog.sync.client import Client
+    from tidelog.tables.topic_dataset import TopicDataset
 
 Point = Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
 """A point in a topic: its start or end, a time (a `datetime`, or µs since 1970), or an offset for each partition."""
@@ -78,6 +86,167 @@ def read_arrow(
         TidelogError: a request failed; also raised while batches are read. Records that retention deletes before they
             are read raise `OffsetOutOfRangeError`.
     """
+    taken = take_snapshot(
+        topic,
+        bootstrap=bootstrap,
+        context=context,
+        since=since,
+        until=until,
+        partitions=partitions,
+        batch_records=batch_records,
+        tombstones=tombstones,
+        options=options,
+    )
+    schema, batches = taken.read(columns)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def dataset(
+    topic: str,
+    *,
+    bootstrap: str | Sequence[str] | None = None,
+    context: str | None = None,
+    since: Point = "earliest",
+    until: Point = "latest",
+    partitions: Iterable[int] | None = None,
+    batch_records: int = BATCH_RECORDS,
+    tombstones: bool = False,
+    **options: Unpack[ClientOptions],
+) -> TopicDataset:
+    """Return a topic as a `pyarrow.dataset.Dataset`, for DuckDB, pandas and other users of pyarrow.
+
+    The range is fixed at the call, and each scan reads the same records, with a connection of its own and in bounded
+    memory. The columns of a typed topic are its fields, then `_partition`, `_offset`, `_timestamp`, `_headers`, and
+    `_key` and `_tag` if no field has that role; those of another topic are as in `read_arrow`.
+
+    Args:
+        topic: the topic's name.
+        bootstrap, context, since, until, partitions, batch_records: as in `read_arrow`.
+        tombstones: in a typed topic, whether tombstones are rows, too, which a last column `_deleted` marks.
+        options: options of `Client`.
+
+    Raises:
+        InvalidRequestError: as `read_arrow`.
+        TidelogError: a request failed; also raised by scans.
+    """
+    from tidelog.tables.topic_dataset import TopicDataset  # noqa: PLC0415 - keeps `import tidelog` fast
+
+    taken = take_snapshot(
+        topic,
+        bootstrap=bootstrap,
+        context=context,
+        since=since,
+        until=until,
+        partitions=partitions,
+        batch_records=batch_records,
+        tombstones=tombstones,
+        options=options,
+    )
+    return TopicDataset(taken.columns, taken.read, "offset" if taken.schema is None else "_offset")
+
+
+def scan_polars(
+    topic: str,
+    *,
+    bootstrap: str | Sequence[str] | None = None,
+    context: str | None = None,
+    since: Point = "earliest",
+    until: Point = "latest",
+    partitions: Iterable[int] | None = None,
+    batch_records: int = BATCH_RECORDS,
+    tombstones: bool = False,
+    **options: Unpack[ClientOptions],
+) -> pl.LazyFrame:
+    """Return a topic as a lazy frame of Polars, with the range, columns and arguments of `dataset`.
+
+    A query reads the columns that it needs, and ends the read when it has enough rows. Polars applies its predicates.
+
+    Raises:
+        ImportError: Polars is not installed.
+        InvalidRequestError: as `read_arrow`.
+        TidelogError: a request failed; also raised by queries.
+    """
+    try:
+        from tidelog.tables.polars_source import lazy_frame  # noqa: PLC0415 - Polars is optional
+    except ImportError as error:
+        raise ImportError("scan_polars requires Polars; run: pip install polars") from error
+    return lazy_frame(
+        take_snapshot(
+            topic,
+            bootstrap=bootstrap,
+            context=context,
+            since=since,
+            until=until,
+            partitions=partitions,
+            batch_records=batch_records,
+            tombstones=tombstones,
+            options=options,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """The records of a topic between offsets that do not change, which may be read any number of times.
+
+    Attributes:
+        connect: creates a client.
+        ranges: the offsets, by partition; none is empty.
+        schema: the schema of the rows; None if the topic is not typed.
+        batch_records: maximum number of rows of a batch.
+        tombstones: whether tombstones of a typed topic are rows, too.
+    """
+
+    connect: Callable[[], Client]
+    ranges: Sequence[OffsetRange]
+    schema: Schema | None
+    batch_records: int = BATCH_RECORDS
+    tombstones: bool = False
+
+    @property
+    def columns(self) -> pa.Schema:
+        """All columns, in order: those of a record, or the fields, those of a record, and `_deleted`."""
+        if self.schema is None:
+            return TABLE_SCHEMA
+        return columns_of_table(self.schema, tombstones=self.tombstones)
+
+    def read(self, columns: Sequence[str] | None) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None]]:
+        """Return the schema of some columns, and their rows; a caller that stops early must close the generator.
+
+        Args:
+            columns: names of columns, in order. Tombstones, if they are rows, are marked in a last column `_deleted`,
+                whether it is named or not. None: all columns of an untyped topic, all fields of a typed one.
+
+        Raises:
+            InvalidRequestError: a column does not exist or is repeated, or none is given.
+        """
+        if self.schema is None:
+            schema = schema_of(columns)
+            return schema, read_ranges(self.connect, self.ranges, schema, self.batch_records)
+        names = columns
+        if columns is not None and self.tombstones:
+            names = [name for name in columns if name != DELETED]
+        typed = TypedTable(self.schema, names, tombstones=self.tombstones)
+        return typed.arrow, read_typed_ranges(self.connect, self.ranges, typed, self.batch_records)
+
+
+def take_snapshot(
+    topic: str,
+    *,
+    bootstrap: str | Sequence[str] | None,
+    context: str | None,
+    since: Point,
+    until: Point,
+    partitions: Iterable[int] | None,
+    batch_records: int,
+    tombstones: bool,
+    options: ClientOptions,
+) -> TopicSnapshot:
+    """Return the range of a topic and, if it is typed, its newest schema; see `read_arrow`.
+
+    Raises:
+        TidelogError: as `read_arrow`.
+    """
     if bootstrap is not None and context is not None:
         raise InvalidRequestError("bootstrap and context both name a cluster; pass only one of them")
     if batch_records < 1:
@@ -89,16 +258,13 @@ def read_arrow(
 
     with connect() as client:
         ranges, is_typed = _ranges(client, topic, since, until, partitions)
+        if tombstones and not is_typed:
+            raise InvalidRequestError(
+                f"topic {topic!r} is not typed: tombstones are rows whose value is null; leave tombstones out"
+            )
         # Ends first, schemas second: all records below the ends have a schema that is known then.
-        typed = TypedTable(client.schema(topic), columns, tombstones=tombstones) if is_typed else None
-    if typed is not None:
-        return pa.RecordBatchReader.from_batches(typed.arrow, _typed_ranges(connect, ranges, typed, batch_records))
-    if tombstones:
-        raise InvalidRequestError(
-            f"topic {topic!r} is not typed: tombstones are rows whose value is null; leave tombstones out"
-        )
-    schema = schema_of(columns)
-    return pa.RecordBatchReader.from_batches(schema, read_ranges(connect, ranges, schema, batch_records))
+        schema = client.schema(topic) if is_typed else None
+    return TopicSnapshot(connect, ranges, schema, batch_records, tombstones)
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
@@ -191,15 +357,14 @@ def read_ranges(
             yield from joiner.finish()
 
 
-def _typed_ranges(
+def read_typed_ranges(
     connect: Callable[[], Client], ranges: Sequence[OffsetRange], typed: TypedTable, batch_records: int
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of ranges of a typed topic; see `read_ranges`."""
     with connect() as client:
         for span in ranges:
             options = fetch_options(span)
-            if typed.fields is not None:
-                options["columns"], options["fields"] = typed.columns, typed.fields
+            typed.narrow(options)
 
             def fetch(offset: int, span: OffsetRange = span, options: FetchOptions = options) -> Fetched:
                 return client.fetch(span.topic, span.partition, offset, **options)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
-from tidelog.fetch_options import WIRE_COLUMNS
+from tidelog.fetch_options import WIRE_COLUMNS, FetchOptions
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.tables.joined_batches import JOINED_BYTES
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -52,8 +52,6 @@ class TypedTable:
 
     Attributes:
         arrow: the Arrow schema of the tables.
-        fields: ids of the fields that are read; None for all.
-        columns: the columns of records that are read, besides those of fields with a role.
 
     Raises:
         InvalidRequestError: a column does not exist or is repeated, or none is given.
@@ -71,11 +69,22 @@ class TypedTable:
         self._tombstones = tombstones
         self._names = names
         self._fields = tuple(name for name in names if name in fields.names)
-        ids = {field.name: field.id for field in schema.fields}
-        self.fields = None if columns is None else [ids[name] for name in self._fields]
-        self.columns = [name for name in WIRE_COLUMNS if f"_{name}" in names]
         arrow = [known[name] for name in names]
         self.arrow = pa.schema([*arrow, _DELETED_FIELD] if tombstones else arrow)
+
+    def narrow(self, options: FetchOptions, only: RecordFilter = _EVERY) -> None:
+        """Make a fetch request no more than the table and a filter need; nodes may send more.
+
+        Args:
+            options: the options of the fetch, which are changed.
+            only: the filter that `table` gets.
+        """
+        ids = {field.name: field.id for field in self._schema.fields}
+        if len(self._fields) == len(ids):  # The node sends its batches as they are.
+            return
+        compared = [name for name, value in only._asdict().items() if value is not None]
+        options["columns"] = [name for name in WIRE_COLUMNS if f"_{name}" in self._names or name in compared]
+        options["fields"] = [ids[name] for name in self._fields]
 
     def table(
         self, batch: RecordBatch, partition: int, start: int, end: int, only: RecordFilter = _EVERY

@@ -5,7 +5,6 @@ Modules:
     command    the command: runs a statement once, or again whenever there are new records
     tables     the topics of a statement, and the offset range of an answer
     columns    the columns of a topic: those of records, and fields of JSON values, detected from a sample
-    dataset    a topic as a pyarrow dataset, which an engine may scan repeatedly
     duckdb_engine, spark_engine   the engines
     answers    output of results
 

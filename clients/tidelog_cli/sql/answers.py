@@ -120,7 +120,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else str(value).replace("inf", "Infinity")
     if isinstance(value, (datetime, date, time)):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tidelog.tables.topic_dataset import TopicDataset
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.by_record import is_by_record
@@ -27,10 +28,9 @@ from tidelog_cli.sql.columns import (
     ValueKind,
     select_list,
 )
-from tidelog_cli.sql.dataset import TopicDataset
 from tidelog_cli.sql.null_reports import NullReports, Record
 from tidelog_cli.sql.parsed import branches_of
-from tidelog_cli.sql.tables import Provide, refuse_twins
+from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 from tidelog_proto.text.json_text import json_text
 
@@ -177,10 +177,19 @@ class DuckDbEngine:
         tables = provide(*named_in(self._parsed(statement)))
         refuse_twins(table.extent.topic for table in tables)
         for table in tables:
-            dataset = TopicDataset(table.read, on_read)
-            self._datasets.append(dataset)
-            self._connection.register(_raw(table.extent.topic), dataset)
-            self._connection.execute(view_of(table.extent.topic, table.shape))
+            self._add(table, on_read)
+
+    def _add(self, table: TopicTable, on_read: Callable[[int], None]) -> None:
+        """Create the view of a topic."""
+        topic, shape = table.extent.topic, table.shape
+        count_by = "offset" if table.schema is None else "_offset"
+        dataset = TopicDataset(table.columns, table.read, count_by, on_read=on_read)
+        self._datasets.append(dataset)
+        if shape is None:
+            self._connection.register(topic, dataset)
+        else:
+            self._connection.register(_raw(topic), dataset)
+            self._connection.execute(view_of(topic, shape))
 
     def is_by_record(self, statement: str) -> bool:
         """Return whether each result row depends on a single record.

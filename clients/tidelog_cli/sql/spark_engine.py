@@ -184,6 +184,11 @@ class SparkEngine:
 
     def _make_view(self, table: TopicTable, metric: str | None = None) -> None:
         extent = table.extent
+        if table.shape is None:
+            raise CommandFailed(
+                f"topic {extent.topic!r} is typed, and --engine spark does not read typed topics; use --engine duckdb",
+                EXIT_USAGE,
+            )
         reading = self._spark.read.format("tidelog").options(
             **self._place,
             assign=json.dumps({extent.topic: sorted(extent.starts)}),

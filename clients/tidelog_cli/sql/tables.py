@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from tidelog.client_options import ClientOptions
 from tidelog.requests.offset_ranges import OffsetRange
-from tidelog.tables.read_arrow import read_ranges, schema_of
+from tidelog.tables.read_arrow import TopicSnapshot
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
+from tidelog_proto.schema.topic_schema import Schema
 
 LISTED_MAX: Final = 20
 """Maximum number of topics that an error lists."""
@@ -33,8 +34,8 @@ class Cluster:
     bootstrap: str
     options: ClientOptions
 
-    def read(self, extent: Extent, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
-        """Yield some columns of all records of an extent. Close the generator to stop early."""
+    def snapshot(self, extent: Extent, schema: Schema | None = None) -> TopicSnapshot:
+        """Return the records of an extent; `schema` is that of a typed topic."""
         from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
 
         ranges = [
@@ -42,7 +43,7 @@ class Cluster:
             for number, start in sorted(extent.starts.items())
             if start < extent.ends[number]
         ]
-        return read_ranges(lambda: SyncClient(self.bootstrap, **self.options), ranges, schema_of(columns))
+        return TopicSnapshot(lambda: SyncClient(self.bootstrap, **self.options), ranges, schema)
 
     def look(self, extent: Extent, kind: ValueKind | None, sample: int) -> Shape:
         """Detect a topic's columns from the first and the last records of an extent.
@@ -51,7 +52,7 @@ class Cluster:
             kind: kind of the values; None to detect it.
             sample: approximate number of records to sample.
         """
-        batches = (batch for part in sampled(extent, sample) for batch in self.read(part, ["key", "value"]))
+        batches = (batch for part in sampled(extent, sample) for batch in self.snapshot(part).read(["key", "value"])[1])
         return shape_of(((_values(batch, "key"), _values(batch, "value")) for batch in batches), kind)
 
 
@@ -77,15 +78,26 @@ def sampled(extent: Extent, sample: int) -> list[Extent]:
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """A topic as a table of one result: its offset range and columns."""
+    """A topic as a table of one result: its offset range and columns.
+
+    Attributes:
+        shape: the columns that were detected; None if the topic is typed.
+        schema: the schema of a typed topic; None if the topic is not typed.
+    """
 
     cluster: Cluster
     extent: Extent
-    shape: Shape
+    shape: Shape | None
+    schema: Schema | None = None
 
-    def read(self, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
-        """Yield some columns of all records, as `Cluster.read`."""
-        return self.cluster.read(self.extent, columns)
+    @property
+    def columns(self) -> pa.Schema:
+        """All columns of the records: those of a typed topic, or `TABLE_SCHEMA`."""
+        return self.cluster.snapshot(self.extent, self.schema).columns
+
+    def read(self, columns: Sequence[str]) -> tuple[pa.Schema, Generator[pa.RecordBatch, None, None]]:
+        """Return the schema of some columns, and their rows. Close the generator to stop early."""
+        return self.cluster.snapshot(self.extent, self.schema).read(columns)
 
 
 class Provide(Protocol):

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidelog import Client
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.offset_extents import Extent, Since, extents_of
 from tidelog_cli.base.output import note
 from tidelog_cli.base.session import place_and_options, with_client
 from tidelog_cli.sql.columns import FIELDS_MAX, Shape, ValueKind
 from tidelog_cli.sql.tables import Cluster, TopicTable, no_such_table
 from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.schema.topic_schema import Schema
 
 LOOK_EVERY_S: Final = 1.0
 """Polling interval of `Topics.wait_for_more`."""
@@ -57,8 +59,9 @@ class Topics:
     def provide(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
         """Return topics by name, with their current offsets. See `Provide`."""
 
-        async def work(client: Client) -> dict[str, Extent]:
-            known = {topic.name: topic.topic_id for topic in await client.topics(internal=True)}
+        async def work(client: Client) -> tuple[dict[str, Extent], dict[str, Schema]]:
+            listed = await client.topics(internal=True)
+            known = {topic.name: topic.topic_id for topic in listed}
             for name in names:
                 if name not in known:
                     user_topics = (one for one in known if not one.startswith(INTERNAL_PREFIX))
@@ -70,12 +73,26 @@ class Topics:
                 if ids[name] == self._ids[name]:  # Otherwise the topic was recreated, and is read from its beginning.
                     extents[name] = extents[name].after(self._read[name])
             self._ids = ids
-            return extents
+            # Ends first, schemas second: all records below the ends have a schema that is known then.
+            typed = [topic.name for topic in listed if topic.name in ids and topic.schema_number]
+            schemas = await asyncio.gather(*map(client.schema, typed))
+            return extents, dict(zip(typed, schemas, strict=True))
 
-        extents = with_client(self._bootstrap, work) if names or optional else {}
+        extents, schemas = with_client(self._bootstrap, work) if names or optional else ({}, {})
         self.used |= extents
         cluster = Cluster(*place_and_options(self._bootstrap))
-        return [TopicTable(cluster, extent, self._shape(cluster, extent)) for extent in extents.values()]
+        if misnamed := schemas.keys() & self._kinds.keys():
+            raise CommandFailed(
+                f"--values {min(misnamed)}={self._kinds[min(misnamed)]}: the topic is typed, and its columns are the "
+                "fields of its schema; omit the option",
+                EXIT_USAGE,
+            )
+        return [
+            TopicTable(cluster, extent, None, schemas[name])
+            if name in schemas
+            else TopicTable(cluster, extent, self._shape(cluster, extent))
+            for name, extent in extents.items()
+        ]
 
     def wait_for_more(self, *, only_new: bool = False) -> None:
         """Wait until one of the topics has more records.

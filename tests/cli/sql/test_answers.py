@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,7 +19,8 @@ def answer(*rows: tuple[Any, ...]) -> Answer:
     ("value", "as_json"),
     [
         (datetime(2013, 1, 2, tzinfo=UTC), "2013-01-02T00:00:00Z"),
-        (float("nan"), "nan"),
+        (float("nan"), "NaN"),
+        (-math.inf, "-Infinity"),
         (Decimal("1.50"), Decimal("1.50")),
         (Decimal("NaN"), "NaN"),
         (bytearray(b"text"), "text"),

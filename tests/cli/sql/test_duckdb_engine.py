@@ -269,6 +269,7 @@ def test_sums_of_short_fractions_are_exact(engine: DuckDbEngine) -> None:
 @given(st.lists(values.filter(lambda text: text != "null"), min_size=1, max_size=5))
 def test_parts_are_the_text_of_their_json_with_all_digits(shared: DuckDbEngine, texts: list[str]) -> None:
     table = table_of([b'{"v":true}', b'{"v":{}}', *(f'{{"v":{text}}}'.encode() for text in texts)])
+    assert table.shape is not None
     assert table.shape.fields == {"v": FieldKind.JSON}
     answered = column_of(shared, table, "v")[2:]
     assert [repr(exact_json(one)) for one in answered] == [repr(exact_json(text)) for text in texts]
@@ -299,6 +300,7 @@ def test_null_and_what_is_missing_are_null(engine: DuckDbEngine, seen: str) -> N
 def test_another_kind_is_null_and_the_value_has_it(engine: DuckDbEngine) -> None:
     seen = [b'{"n":1,"f":1.5,"t":true,"d":"2024-02-29"}']
     table = table_of([b'{"n":"x","f":"nan","t":1,"d":"soon"}', b'{"n":true,"f":{},"t":"x","d":20240229}'], seen)
+    assert table.shape is not None
     for name in table.shape.fields:
         assert column_of(engine, table, name) == [None, None]
     assert column_of(engine, table, "value")[0] == '{"n":"x","f":"nan","t":1,"d":"soon"}'

@@ -38,7 +38,9 @@ def test_next_result_reads_new_records(cli: Cli, topic: str, node: str) -> None:
 def test_topic_that_was_empty_is_looked_at_once_it_has_records(cli: Cli, topic: str, node: str) -> None:
     topics = Topics(node, "earliest", {}, 10)
     (empty,) = topics.provide([topic])
+    assert empty.shape is not None
     assert not empty.shape.fields
     assert cli("produce", topic, stdin=b'{"a":1}\n').code == 0
     (table,) = topics.provide([topic])
+    assert table.shape is not None
     assert list(table.shape.fields) == ["a"]
