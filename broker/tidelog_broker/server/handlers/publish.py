@@ -24,6 +24,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import QueuedBatch
+from tidelog_broker.replication.joint_append import JointAppend
 from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.server.handlers.metadata import is_current
@@ -138,39 +139,43 @@ class PublishInProgress:
         broker, request, acks = self._broker, self._request, self._acks
         assert request is not None, "an answered request is not queued"
         message = request.envelope.publish
+        joint = broker.replication.joint_append()
         forwarded: Forwarded | None = None
         unknown: list[_Unknown] = []
         unknown_schemas: list[_UnknownSchema] = []
         entries, batches = message.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
-        for index, entry, data in zip(indices, entries, batches, strict=True):
-            settle, key = partial(self.settle, index), (entry.topic_id, entry.partition)
-            try:
-                if request.session is not None:
-                    check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
-                stored = broker.partitions.by_topic.get(entry.topic_id)
-                partition = None if stored is None else stored.get(entry.partition)
-                is_owned = partition is not None and partition.replica.assigner is not None
-                owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
-                if owner:
-                    forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
-                    forwarded.add(owner, entry, data, partial(self.settle_forwarded, index))
-                elif partition is None and key in broker.partitions.closed:
-                    _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
-                else:
-                    partition = partition or broker.partitions.get(*key)
-                    _submit(broker, partition, data, settle, acks, of_node=request.is_of_node)
-            except UnknownSchemaError as error:
-                unknown_schemas.append(_UnknownSchema(entry.topic_id, error.number, settle))
-            except ProtocolError as error:
-                is_forbidden = error.code == pb.FORBIDDEN
-                if is_forbidden:
-                    count_refusal(broker, "publish", request, error)
-                if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
-                    # The error of a forwarded batch is not final, because this node may not have applied a new topic
-                    # that the forwarding node knows.
-                    settle(denial(error, current=not message.forwarded), False)
-                else:
-                    unknown.append(_Unknown(key, settle))
+        try:
+            for index, entry, data in zip(indices, entries, batches, strict=True):
+                settle, key = partial(self.settle, index), (entry.topic_id, entry.partition)
+                try:
+                    if request.session is not None:
+                        check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
+                    stored = broker.partitions.by_topic.get(entry.topic_id)
+                    partition = None if stored is None else stored.get(entry.partition)
+                    is_owned = partition is not None and partition.replica.assigner is not None
+                    owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
+                    if owner:
+                        forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
+                        forwarded.add(owner, entry, data, partial(self.settle_forwarded, index))
+                    elif partition is None and key in broker.partitions.closed:
+                        _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
+                    else:
+                        partition = partition or broker.partitions.get(*key)
+                        _submit(broker, partition, data, settle, acks, of_node=request.is_of_node, joint=joint)
+                except UnknownSchemaError as error:
+                    unknown_schemas.append(_UnknownSchema(entry.topic_id, error.number, settle))
+                except ProtocolError as error:
+                    is_forbidden = error.code == pb.FORBIDDEN
+                    if is_forbidden:
+                        count_refusal(broker, "publish", request, error)
+                    if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
+                        # The error of a forwarded batch is not final, because this node may not have applied a new topic
+                        # that the forwarding node knows.
+                        settle(denial(error, current=not message.forwarded), False)
+                    else:
+                        unknown.append(_Unknown(key, settle))
+        finally:
+            joint.write()
         if forwarded is not None:
             forwarded.send()
         if unknown:
@@ -348,8 +353,13 @@ def _submit(
     acks: pb.Acks,
     *,
     of_node: bool,
+    joint: JointAppend | None = None,
 ) -> None:
-    """Verify a batch on the event loop or on a worker, and queue it in order in either case."""
+    """Verify a batch on the event loop or on a worker, and queue it in order in either case.
+
+    Args:
+        joint: writes the batches of a request together, if that is possible; None: the batch is written alone.
+    """
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")
@@ -358,7 +368,11 @@ def _submit(
         check_schema(data, topic.name, schemas, topic.config.schema_floor)
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
         header = _verified(data, topic.name, keyed=keyed, schemas=schemas)
-        partition.pipeline.submit(QueuedBatch(data, header, settle, acks=acks))
+        plain = QueuedBatch(data, header, settle, acks=acks)
+        if joint is not None:
+            partition.pipeline.submit_jointly(plain, joint)
+        else:
+            partition.pipeline.submit(plain)
         return
     pending = QueuedBatch(data, None, settle, acks=acks)
 

@@ -13,7 +13,7 @@ from tidelog_broker.storage.io.errors import DivergedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto.batch.column_slices import TextColumn
-from tidelog_proto.batch.header import Buffer
+from tidelog_proto.batch.header import BatchHeader, Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, FETCH_BYTES_MAX
 
 SEGMENT: Final = "segment"
@@ -113,6 +113,20 @@ class AppendedGroup(NamedTuple):
     length_bytes: int
 
 
+class StagedBatch(NamedTuple):
+    """A stamped batch that continues a store, as `EpochStore.stage` has prepared it for `SyncGroup.append_staged`.
+
+    Attributes:
+        place: the engine's own object for the store.
+        reserved_bytes: the space that the store has reserved for the batch.
+    """
+
+    place: object
+    batch: Buffer
+    header: BatchHeader
+    reserved_bytes: int
+
+
 class SyncGroup(Protocol):
     """Stores that are made durable together."""
 
@@ -121,6 +135,14 @@ class SyncGroup(Protocol):
 
         Raises:
             StorageFailedError: the sync failed, now or before. It is never retried.
+        """
+        ...
+
+    def append_staged(self, staged: Sequence[StagedBatch]) -> None:
+        """Append batches of different stores of the group, one of each, with one write. Does not sync.
+
+        Raises:
+            StorageFailedError: the write failed, now or before; any part of any batch may be stored.
         """
         ...
 
@@ -235,6 +257,24 @@ class EpochStore(ABC):
         Raises:
             StorageFailedError: the write failed, now or before; any part of the group may be stored.
         """
+
+    def stage(self, batch: Buffer, header: BatchHeader) -> StagedBatch:
+        """Prepare a stamped batch for `append_staged` of the store's `sync_group`, which must be the next call.
+
+        `has_room` has returned True for the batch. Only stores with a sync group implement it.
+
+        Raises:
+            StorageFailedError: the store has failed.
+        """
+        raise NotImplementedError(f"engine {self.engine!r} has no sync group, so its stores stage no batches")
+
+    def note_synced(self) -> None:
+        """Record that a sync of the store's `sync_group` has covered everything that was appended to the store.
+
+        Raises:
+            StorageFailedError: the store has failed.
+        """
+        self.sync()
 
     @abstractmethod
     def sync(self) -> int:
