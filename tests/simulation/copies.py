@@ -63,7 +63,7 @@ class Copy:
 
         if random.random() >= VERIFIED_LATE:
             joint = self.process.replication.joint_append()
-            pipeline.submit_jointly(QueuedBatch(memoryview(data), header, settle, acks=acks), joint)
+            pipeline.submit_jointly(memoryview(data), header, settle, joint, acks=acks)
             joint.write()
             return
         pending = QueuedBatch(memoryview(data), None, settle, acks=acks)

@@ -192,20 +192,18 @@ class Pipeline:
         if not self._busy:
             self.start_next_group()
 
-    def submit_jointly(self, pending: QueuedBatch, joint: JointAppend) -> None:
+    def submit_jointly(
+        self, data: memoryview, header: BatchHeader, settle: Settle, joint: JointAppend, *, acks: pb.Acks
+    ) -> None:
         """Have a verified batch written together with those of other partitions if nothing is pending, or queue it."""
-        if self._may_join() and pending.epoch is None and pending.header is not None:
-            append = joint.add(self._driver, pending.header, pending.data)
+        is_pending = self._busy or self._queue or self._rests or self._uncommitted
+        if not is_pending and self._screen is None and self._refusal is None and self._state.refusal is None:
+            append = joint.add(self._driver, header, data)
             if append is not None:
                 self._busy = True
-                epoch = append.header.epoch
-                self.waiting.add(pending.acks, append.placed, False, pending.settle, epoch=epoch)
+                self.waiting.add(acks, append.placed, False, settle, epoch=append.placed.epoch)
                 return
-        self.submit(pending)
-
-    def _may_join(self) -> bool:
-        is_idle = not (self._busy or self._queue or self._rests or self._uncommitted)
-        return is_idle and self._screen is None and self._refusal is None and self._state.refusal is None
+        self.submit(QueuedBatch(data, header, settle, acks=acks))
 
     def written_jointly(self) -> None:
         """Settle the batch of `submit_jointly`, which is durable, and start the next group."""

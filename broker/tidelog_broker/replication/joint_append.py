@@ -11,16 +11,20 @@ The caller adds the batches and then calls `write`, without returning to the eve
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication import sole_append
 from tidelog_broker.core.replication.sole_append import SoleAppend
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.log_writer import sleeps
-from tidelog_broker.storage.engine.store import EpochStore, StagedBatch, SyncGroup, padded
+from tidelog_broker.storage.engine.store import STAGED_BYTES, EpochStore, StagedBatch, SyncGroup, padded
 from tidelog_broker.storage.io.errors import StorageError
 from tidelog_proto.batch.header import BatchHeader
+
+
+ROOM_BYTES: Final = 16 * 1024
+"""Space is reserved in steps of this size, because most requests have several small batches."""
 
 
 class _Part(NamedTuple):
@@ -33,14 +37,23 @@ class _Part(NamedTuple):
 class JointAppend:
     """Collects the batches of one request, and writes them together. Used on the event loop."""
 
-    __slots__ = ("_group", "_is_open", "_parts", "_size_bytes", "_staged", "_started_s", "_tools")
+    __slots__ = (
+        "_group",
+        "_is_open",
+        "_parts",
+        "_room_bytes",
+        "_size_bytes",
+        "_staged",
+        "_started_s",
+        "_tools",
+    )
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._group: SyncGroup | None = None
         self._parts: list[_Part] = []
         self._staged: list[StagedBatch] = []
-        self._size_bytes = 0
+        self._size_bytes = self._room_bytes = 0
         self._started_s = time.perf_counter()
         self._is_open = tools.inline_writes.allows(0, self._started_s)
 
@@ -49,23 +62,36 @@ class JointAppend:
 
         If None is returned, nothing has changed.
         """
-        if not (self._is_open and driver.may_join) or self._tools.io.pending:
+        tools = self._tools
+        if not self._is_open or tools.io.pending or not driver.may_join:
             return None
-        needed_bytes = padded(len(data))
-        if not self._tools.inline_writes.allows(self._size_bytes + needed_bytes, self._started_s):
+        needed_bytes = padded(len(data)) + STAGED_BYTES
+        store = driver.view.store.staging(driver.replica.state.tail.epoch, needed_bytes)
+        if store is None or not self._has_room(store.sync_group, needed_bytes):
             return None
-        if not sole_append.may_accept(driver.replica, header):
+        append = sole_append.accept(driver.replica, header, data, now_us=tools.wall_us())
+        if append is None:
             return None
-        store = driver.view.store.with_room(driver.replica.state.tail.epoch, needed_bytes)
-        if store is None or (group := store.sync_group) is None or (self._group is not None and group is not self._group):
-            return None
-        self._group = group
-        append = sole_append.accept(driver.replica, header, data, now_us=self._tools.wall_us())
         driver.begin_joint()
+        self._room_bytes -= needed_bytes
+        self._size_bytes += needed_bytes
         self._parts.append(_Part(driver, store, append, data))
         self._staged.append(store.stage(data, append.header))
-        self._size_bytes += needed_bytes
         return append
+
+    def _has_room(self, group: SyncGroup | None, needed_bytes: int) -> bool:
+        if needed_bytes <= self._room_bytes and group is self._group:
+            return True
+        if group is None or (self._group is not None and group is not self._group):
+            return False
+        if not self._tools.inline_writes.allows(self._size_bytes + needed_bytes, self._started_s):
+            return False
+        self._group = group
+        for size_bytes in (max(needed_bytes, ROOM_BYTES), needed_bytes):
+            if group.has_room(size_bytes):
+                self._room_bytes += size_bytes
+                return True
+        return False
 
     def write(self) -> None:
         """Write the batches, and complete them after a sync; the object is not used again."""
@@ -77,6 +103,8 @@ class JointAppend:
             self._group.append_staged(self._staged)
         except StorageError as error:
             self._complete(error)
+            return
+        if not self._parts:
             return
         ended = time.perf_counter()
         self._tools.inline_writes.took(self._size_bytes, ended - before, ended, sleeps_before=sleeps_before)

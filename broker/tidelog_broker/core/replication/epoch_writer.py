@@ -117,12 +117,21 @@ class OffsetAssigner:
         self._last_append_timestamp_us = timestamp_us
         return group
 
-    def assign_one(self, header: BatchHeader, data: memoryview, *, now_us: int) -> tuple[BatchHeader, PlacedBatch]:
+    def assign_one(
+        self, header: BatchHeader, data: memoryview, *, now_us: int
+    ) -> tuple[BatchHeader, PlacedBatch] | None:
         """Assign offsets to one batch as `assign` does; return its stamped header, and its place.
 
-        The caller has checked the batch with `ProducerTable.check`: it is not a retry, and nothing refuses it.
+        None if it is a retry or refused, so that `assign` has to return its outcome.
         """
-        timestamp_us = self._last_append_timestamp_us = max(now_us, self._last_append_timestamp_us)
+        try:
+            if self.producers.check(header) is not None:
+                return None
+        except ProtocolError:
+            return None
+        timestamp_us = self._last_append_timestamp_us
+        if now_us > timestamp_us:
+            timestamp_us = self._last_append_timestamp_us = now_us
         return self._place(header, data, timestamp_us)
 
     def _place(self, header: BatchHeader, data: memoryview, timestamp_us: int) -> tuple[BatchHeader, PlacedBatch]:

@@ -16,7 +16,6 @@ from tidelog_broker.core.replication.producers import PlacedBatch
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.replication.replica_state import LogTail
 from tidelog_proto.batch.header import BatchHeader
-from tidelog_proto.errors import ProtocolError
 
 
 class SoleAppend(NamedTuple):
@@ -31,31 +30,24 @@ class SoleAppend(NamedTuple):
     placed: PlacedBatch
 
 
-def may_accept(replica: Replica, header: BatchHeader) -> bool:
-    """Return whether `accept` may be called for a verified batch of a client.
+def accept(replica: Replica, header: BatchHeader, data: memoryview, *, now_us: int) -> SoleAppend | None:
+    """Give a verified batch of a client its offsets, and stamp its header in place.
 
-    False for anything but a new batch at an owner without followers in whose replica nothing is pending:
-    `Replica.accept_group` then decides, and returns the offsets of a retry or the error.
+    None for anything but a new batch at an owner without followers in whose replica nothing is pending: then nothing
+    has changed, and `Replica.accept_group` decides, which returns the offsets of a retry or the error.
     """
     state, owner = replica.state, replica.assigner
     if owner is None or not owner.is_sole or state.effects or state.waiting_writes or state.doubt:
-        return False
+        return None
     fence = state.fence
     if fence is None or owner.next_offset + header.record_count > fence.ceiling:
-        return False
-    try:
-        return owner.producers.check(header) is None
-    except ProtocolError:
-        return False
-
-
-def accept(replica: Replica, header: BatchHeader, data: memoryview, *, now_us: int) -> SoleAppend:
-    """Give a batch its offsets and stamp its header in place. `may_accept` has just returned True."""
-    state, owner = replica.state, replica.state.owner
-    assert owner is not None, "`may_accept` was not called"
+        return None
     tail = state.tail
     assert owner.next_offset == tail.queued.offset, "the owner's next offset must be the end of the log"
-    stamped, placed = owner.assign_one(header, data, now_us=now_us)
+    assigned = owner.assign_one(header, data, now_us=now_us)
+    if assigned is None:
+        return None
+    stamped, placed = assigned
     tail.extend((Position(placed.end_offset, stamped.digest),))
     return SoleAppend(tail, stamped, placed)
 

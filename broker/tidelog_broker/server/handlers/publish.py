@@ -8,6 +8,7 @@ over. Later results are discarded: the client knows that the outcome is unknown,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -70,6 +71,7 @@ class PublishInProgress:
         "_broker",
         "_done",
         "_dropped_bytes",
+        "_is_spread",
         "_request",
         "_results",
         "_timeout_ms",
@@ -84,6 +86,7 @@ class PublishInProgress:
         """None once the request is answered."""
         self._batches = batches
         self._done = 0
+        self._is_spread = len(batches) > SLICE_PARTITIONS and _is_spread(message.entries)
         self._timeout_ms, self._acks = message.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, message.acks
         self._answer = pb.Envelope()
         self._results = self._answer.publish_reply.results
@@ -119,6 +122,9 @@ class PublishInProgress:
         count = len(self._batches)
         if count <= SLICE_PARTITIONS or self._request is None:
             return count, count
+        if self._is_spread:
+            stop = min(first + SLICE_PARTITIONS, count)
+            return stop, (1 + PARTITION_BATCHES) * (stop - first) - PARTITION_BATCHES
         entries = self._request.envelope.publish.entries
         stop = min(first + BATCHES_PER_PIECE, count)
         weight = batches_and_partitions(entries[first:stop])
@@ -144,16 +150,17 @@ class PublishInProgress:
         unknown: list[_Unknown] = []
         unknown_schemas: list[_UnknownSchema] = []
         entries, batches = message.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
+        is_forwarded, session, by_topic = message.forwarded, request.session, broker.partitions.by_topic
         try:
             for index, entry, data in zip(indices, entries, batches, strict=True):
                 settle, key = partial(self.settle, index), (entry.topic_id, entry.partition)
                 try:
-                    if request.session is not None:
-                        check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
-                    stored = broker.partitions.by_topic.get(entry.topic_id)
-                    partition = None if stored is None else stored.get(entry.partition)
+                    if session is not None:
+                        check_topic_id(broker, session, pb.OP_PRODUCE, key[0])
+                    stored = by_topic.get(key[0])
+                    partition = None if stored is None else stored.get(key[1])
                     is_owned = partition is not None and partition.replica.assigner is not None
-                    owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
+                    owner = "" if is_owned or is_forwarded else _other_owner(broker, entry)
                     if owner:
                         forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
                         forwarded.add(owner, entry, data, partial(self.settle_forwarded, index))
@@ -240,6 +247,11 @@ class PublishInProgress:
             if not result.epoch and not result.append_timestamp_us and not result.HasField("error"):
                 result.error.CopyFrom(error.to_message())
         self._reply()
+
+
+def _is_spread(entries: Sequence[pb.PublishEntry]) -> bool:
+    """Return whether each batch has a partition of its own."""
+    return len({(entry.topic_id, entry.partition) for entry in entries}) == len(entries)
 
 
 def publish(broker: Broker, request: Request) -> None:
@@ -368,11 +380,10 @@ def _submit(
         check_schema(data, topic.name, schemas, topic.config.schema_floor)
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
         header = _verified(data, topic.name, keyed=keyed, schemas=schemas)
-        plain = QueuedBatch(data, header, settle, acks=acks)
         if joint is not None:
-            partition.pipeline.submit_jointly(plain, joint)
+            partition.pipeline.submit_jointly(data, header, settle, joint, acks=acks)
         else:
-            partition.pipeline.submit(plain)
+            partition.pipeline.submit(QueuedBatch(data, header, settle, acks=acks))
         return
     pending = QueuedBatch(data, None, settle, acks=acks)
 

@@ -92,6 +92,8 @@ class CommitLog:
         self._unsynced: list[LogFile] = []
         """Files before it that may have unsynced records."""
         self._reserved_bytes = 0
+        self._staged_bytes = 0
+        """The part of it that staged batches will take."""
         self._touched: dict[Tail, int] = {}
         """Stores with records that no sync has covered, and their ends."""
         self._syncing: dict[Tail, int] = {}
@@ -212,6 +214,18 @@ class CommitLog:
             self._touched[tail] = tail.end.offset
         return size_bytes
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Reserve space for staged batches, unless the disk is needed; see `SyncGroup.has_room`.
+
+        Raises:
+            StorageFailedError: the log has failed.
+        """
+        size_bytes = reserved_bytes(size_bytes)
+        if not self.reserve(size_bytes, may_wait=False):
+            return False
+        self._staged_bytes += size_bytes
+        return True
+
     def append_staged(self, staged: Sequence[StagedBatch]) -> None:
         """Append a batch to each of several tails with one write; see `SyncGroup.append_staged`.
 
@@ -225,8 +239,11 @@ class CommitLog:
                 one.place.lock.acquire()
                 held.append(one.place)
             with self.lock:
+                self._reserved_bytes -= self._staged_bytes
+                self._staged_bytes = 0
                 self.check()
-                self._write_staged(staged, held)
+                if staged:
+                    self._write_staged(staged, held)
         finally:
             for tail in held:
                 tail.lock.release()
@@ -235,7 +252,7 @@ class CommitLog:
         buffers: list[Buffer] = []
         position, nonce = self._position + self.add_mark(buffers), self.nonce
         ends: list[int] = []
-        for tail, (_, batch, _, _) in zip(tails, staged, strict=True):
+        for tail, (_, batch, _) in zip(tails, staged, strict=True):
             length = len(batch)
             buffers += (
                 pack_header(Kind.BATCH, tail.store, length, nonce=nonce, position=position),
@@ -246,17 +263,15 @@ class CommitLog:
             ends.append(position)
         self._write(buffers, position)
         touched = self._touched
-        for tail, end, (_, batch, header, reserved) in zip(tails, ends, staged, strict=True):
-            length = len(batch)
-            size_bytes, end_offset = record_bytes(length), header.base_offset + header.last_offset_delta + 1
-            tail.entries.append(
-                header.base_offset, end - size_bytes + RECORD_HEADER_BYTES, length, header.max_timestamp_us
-            )
+        start = ends[0] - record_bytes(len(staged[0].batch))
+        for tail, end, (_, batch, header) in zip(tails, ends, staged, strict=True):
+            size_bytes, end_offset = end - start, header.base_offset + header.last_offset_delta + 1
+            tail.entries.append(header.base_offset, start + RECORD_HEADER_BYTES, len(batch), header.max_timestamp_us)
+            start = end
             tail.size_bytes += size_bytes
             tail.end = Boundary(end_offset, header.digest)
             tail.written_position = position
             touched[tail] = end_offset
-            self._reserved_bytes -= reserved
 
     def _write_batches(
         self,

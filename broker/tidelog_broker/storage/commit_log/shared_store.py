@@ -233,20 +233,19 @@ class SharedStore(EpochStore):
         self.synced_offset = target
         return target
 
-    def stage(self, batch: Buffer, header: BatchHeader) -> StagedBatch:
-        """Prepare a batch for `CommitLog.append_staged`; see `EpochStore.stage`.
-
-        Raises:
-            StorageFailedError: the store or the commit log has failed.
-        """
+    def may_stage(self, needed_bytes: int) -> bool:
+        """Return whether a batch may be staged; see `EpochStore.may_stage`."""
         contents = self._contents
-        self._check_writable()
-        assert not contents.is_plain, "a store that has left the commit log has no sync group"
-        tail = contents.tail
+        if self._guard.failure or contents.damage is not None or contents.is_plain or self.is_sealed:
+            return False
+        size_bytes = contents.tail.size_bytes
+        return not size_bytes or size_bytes + needed_bytes <= min(self._log.sizes.tail_bytes_max, self.segment_bytes)
+
+    def stage(self, batch: Buffer, header: BatchHeader) -> StagedBatch:
+        """Prepare a batch for `CommitLog.append_staged`; see `EpochStore.stage`."""
+        tail = self._contents.tail
         assert header.base_offset == tail.end.offset, f"a batch at {header.base_offset} in a store to {tail.end.offset}"
-        reserved, self._reserved_bytes = self._reserved_bytes, 0
-        assert record_bytes(len(batch)) <= reserved, "has_room was not called"
-        return StagedBatch(tail, batch, header, reserved)
+        return StagedBatch(tail, batch, header)
 
     def note_synced(self) -> None:
         """Record that a sync has covered everything in the store; see `EpochStore.note_synced`."""

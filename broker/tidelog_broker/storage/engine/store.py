@@ -113,18 +113,20 @@ class AppendedGroup(NamedTuple):
     length_bytes: int
 
 
+STAGED_BYTES: Final = 32
+"""The space that a staged batch may take in addition to its padded size and half of that."""
+
+
 class StagedBatch(NamedTuple):
     """A stamped batch that continues a store, as `EpochStore.stage` has prepared it for `SyncGroup.append_staged`.
 
     Attributes:
         place: the engine's own object for the store.
-        reserved_bytes: the space that the store has reserved for the batch.
     """
 
     place: object
     batch: Buffer
     header: BatchHeader
-    reserved_bytes: int
 
 
 class SyncGroup(Protocol):
@@ -138,8 +140,21 @@ class SyncGroup(Protocol):
         """
         ...
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Reserve space for batches until `append_staged`, unless that has to wait; return whether it was reserved.
+
+        Args:
+            size_bytes: the padded size of the batches, and `STAGED_BYTES` for each.
+
+        Raises:
+            StorageFailedError: the group has failed.
+        """
+        ...
+
     def append_staged(self, staged: Sequence[StagedBatch]) -> None:
-        """Append batches of different stores of the group, one of each, with one write. Does not sync.
+        """Append the staged batches, of different stores of the group, with one write, and end their reservations.
+
+        Does not sync.
 
         Raises:
             StorageFailedError: the write failed, now or before; any part of any batch may be stored.
@@ -258,13 +273,15 @@ class EpochStore(ABC):
             StorageFailedError: the write failed, now or before; any part of the group may be stored.
         """
 
+    def may_stage(self, needed_bytes: int) -> bool:
+        """Return whether a batch of this padded size may be staged, if the `sync_group` has room for it."""
+        del needed_bytes
+        return False
+
     def stage(self, batch: Buffer, header: BatchHeader) -> StagedBatch:
-        """Prepare a stamped batch for `append_staged` of the store's `sync_group`, which must be the next call.
+        """Prepare a stamped batch for `append_staged` of the store's `sync_group`.
 
-        `has_room` has returned True for the batch. Only stores with a sync group implement it.
-
-        Raises:
-            StorageFailedError: the store has failed.
+        `may_stage` has returned True for it, and nothing else is appended to the store before.
         """
         raise NotImplementedError(f"engine {self.engine!r} has no sync group, so its stores stage no batches")
 

@@ -240,11 +240,11 @@ class PartitionLog:
         epochs = self._held.epochs
         return bool(epochs) and epochs[-1].epoch == epoch and epochs[-1].has_room(needed_bytes)
 
-    def with_room(self, epoch: int, needed_bytes: int) -> EpochStore | None:
-        """Return the store of an epoch if it may be appended to directly, for a group for which it has reserved space.
+    def staging(self, epoch: int, needed_bytes: int) -> EpochStore | None:
+        """Return the store of an epoch if it may stage a batch of this padded size.
 
-        None if the epoch is not the newest one of the log, if a part of the log is damaged or missing, if the log has
-        indexes, which follow each append, and if space has to be allocated.
+        None if the epoch is not the newest one of the log, if a part of the log is damaged or missing, and if the log
+        has indexes, which follow each append.
         """
         held = self._held
         epochs = held.epochs
@@ -253,7 +253,8 @@ class PartitionLog:
         for log in epochs:
             if log.held.damage is not None:
                 return None
-        return epochs[-1] if epochs[-1].has_room(needed_bytes) else None
+        newest = epochs[-1]
+        return newest if newest.may_stage(needed_bytes) else None
 
     def make_space(self, epoch: int, start_offset: int, needed_bytes: int, *, engine: str = SEGMENT) -> bool:
         """Allocate space for a group, creating its epoch if needed. Return whether a new segment was created.
