@@ -62,7 +62,9 @@ class Copy:
             reply(self._reply(outcome))
 
         if random.random() >= VERIFIED_LATE:
-            pipeline.submit(QueuedBatch(memoryview(data), header, settle, acks=acks))
+            joint = self.process.replication.joint_append()
+            pipeline.submit_jointly(memoryview(data), header, settle, joint, acks=acks)
+            joint.write()
             return
         pending = QueuedBatch(memoryview(data), None, settle, acks=acks)
 

@@ -307,6 +307,7 @@ FILES = [
         "a tail emptied before segments are synced", shared.emptied_before_segments_are_synced, mixture=SHARED_FILES
     ),
     Mutant("an epoch moved without its tail", shared.moved_without_the_tail, mixture=SHARED_FILES),
+    Mutant("joint writes that commit without followers", shared.joint_writes_with_followers, mixture=SHARED_FILES),
 ]
 """Of the commit log that partitions share; `tests.simulation.files.mutants` has more, which its own world detects."""
 

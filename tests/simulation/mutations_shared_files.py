@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
+from tidelog_broker.core.replication.epoch_writer import OffsetAssigner
 from tidelog_broker.storage.commit_log import log_recovery, records, replay, shared_store, tidying
 from tidelog_broker.storage.commit_log.commit_log import CommitLog
 from tidelog_broker.storage.commit_log.log_files import LogFiles
@@ -35,6 +36,18 @@ def not_synced() -> Replacements:
             self._touched = {}
 
     return [(CommitLog, "_sync", sync)]
+
+
+def joint_writes_with_followers() -> Replacements:
+    """The owner does not wait for followers if it writes the batches of several partitions together."""
+    original = OffsetAssigner.__init__
+
+    def init(self: OffsetAssigner, *arguments: Any, **more: Any) -> None:
+        original(self, *arguments, **more)
+        self.is_sole = True
+        self.ack_quorum = 1
+
+    return [(OffsetAssigner, "__init__", init)]
 
 
 def marks_before_the_sync() -> Replacements:

@@ -44,6 +44,10 @@ FURTHER_MIXTURES: Final[dict[str, tuple[str, ...]]] = {
         *("kill", "kill", "crash in write", "crash in write", "power off", "disk fails", "rot", "rot"),
         *("isolate", "halves", "roll over", "roll over", "pause", "everybody down"),
     ),
+    "sole shared files": (
+        *("kill", "kill", "crash in write", "crash in write", "crash in write", "power off"),
+        *("isolate", "roll over", "roll over", "pause", "everybody down"),
+    ),
 }
 """Such as only come when they are asked for."""
 
@@ -100,6 +104,12 @@ IN_MEMORY_ASYNC: Final = "memory async"
 """The same with `flush=async`: a node that starts again finds a prefix of what its copies were."""
 SHARED_FILES: Final = "shared files"
 """A mixture in which the newest records of all partitions of a node are in one commit log, which is small."""
+
+SOLE_SHARED_FILES: Final = "sole shared files"
+"""The same with one copy of each partition, whose batches a node writes together with those of other partitions."""
+
+WITH_MANY: Final = {"reboot cut short", SHARED_FILES, SOLE_SHARED_FILES}
+"""Mixtures and scripts with several partitions."""
 
 COMPACTS: Final = 0.1
 """In how many of the worlds the topic is compacted."""
@@ -207,7 +217,7 @@ class Scenario:
         """Engine of the topic, as in `pb.EpochDescriptor`."""
         if self.mixture == IN_MEMORY_ASYNC:
             return MEMORY_ASYNC
-        if self.mixture == SHARED_FILES:
+        if self.mixture in {SHARED_FILES, SOLE_SHARED_FILES}:
             return "segment-shared"
         return "memory" if self.in_memory else ""
 
@@ -257,13 +267,15 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     aged = Random(f"aged {seed}")
     ages = mixture == AGES or (not mixture and aged.random() < AGED)
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
+    if mixture == SOLE_SHARED_FILES:
+        factor = ack_quorum = 1
     loses_unsynced = mixture in {"reboots", LIGHTS_OUT, *REBOOTS} or (mixture == RESTARTED_OWNER and seed % 2 == 0)
     return Scenario(
         seed=seed,
         mixture=mixture,
         machines=machines,
         joins=random.choice([0, 0, 1, 1, 2]),
-        partitions=random.choice(MANY if mixture in {"reboot cut short", SHARED_FILES} else FEW) if not alone else 1,
+        partitions=random.choice(MANY if mixture in WITH_MANY else FEW) if not alone else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
         flush=_flush(mixture, unsynced, random, loses_unsynced=loses_unsynced),

@@ -18,6 +18,7 @@ from tests.simulation.scenario import (
     RETENTION,
     SCRUBBED,
     SHARED_FILES,
+    SOLE_SHARED_FILES,
     SHARED_IDS,
     UNSAFE,
 )
@@ -144,6 +145,15 @@ def test_an_ended_epoch_of_which_only_prefixes_were_written_is_lost_as_a_whole(s
 def test_every_invariant_holds_with_shared_files(first: int) -> None:
     for seed in range(first, first + 20):
         result = run_seed(seed, mixture=SHARED_FILES)
+        assert not result.invariant, report(result)
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, SHARED_FILE_SEEDS, 20))]
+)
+def test_every_invariant_holds_with_shared_files_of_one_copy(first: int) -> None:
+    for seed in range(first, first + 20):
+        result = run_seed(seed, mixture=SOLE_SHARED_FILES)
         assert not result.invariant, report(result)
 
 

@@ -20,13 +20,17 @@ from tidelog_broker.core.replication.effects import Append, ReadLog
 from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.replication.sole_append import SoleAppend
 from tidelog_broker.partition import partition
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.joint_append import JointAppend
 from tidelog_broker.replication.log_writer import LogWrite
 from tidelog_broker.replication.replica_log import BatchRange, ReplicaLog
+from tidelog_broker.storage.engine.store import EpochStore
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto.batch.header import BatchHeader
 
 if TYPE_CHECKING:
     from tests.simulation.loop import VirtualLoop
@@ -45,6 +49,8 @@ def watched(world: World) -> Iterator[None]:
             (ReplicaLog, "read_epoch", watch.read_epoch),
             (Retention, "_prepare", watch.prepare),
             (ReplicaDriver, "_appended", watch.appended),
+            (ReplicaDriver, "end_joint", watch.end_joint),
+            (JointAppend, "add", watch.add),
             (ReplicaDriver, "accept_group", watch.accept_group),
             (ReplicaDriver, "delete_below", watch.delete_below),
             (PartitionLog, "_delete_oldest", watch.delete_oldest),
@@ -99,6 +105,32 @@ class _Watch:
             original(driver, group, started, ok=ok, error=error)
 
         return appended
+
+    def end_joint(self, original: Callable[..., None]) -> Callable[..., None]:
+        def end_joint(
+            driver: ReplicaDriver,
+            append: SoleAppend,
+            data: memoryview,
+            store: EpochStore,
+            error: BaseException | None,
+            **when: Any,
+        ) -> None:
+            if error is None:
+                tail, placed = append.tail, append.placed
+                effect = Append(tail.epoch, tail.start_offset, placed.base_offset, placed.end_offset, [data])
+                self._tell(driver.view, [effect], done=True)
+            original(driver, append, data, store, error, **when)
+
+        return end_joint
+
+    def add(self, original: Callable[..., SoleAppend | None]) -> Callable[..., SoleAppend | None]:
+        def add(joint: JointAppend, driver: ReplicaDriver, header: BatchHeader, data: memoryview) -> SoleAppend | None:
+            append = original(joint, driver, header, data)
+            if append is not None:
+                self._world.checks.deletions[driver.key].stamped([append.header])
+            return append
+
+        return add
 
     def perform(self, original: Callable[..., bool]) -> Callable[..., bool]:
         def perform(view: ReplicaLog, effect: Any) -> bool:

@@ -59,7 +59,8 @@ class HotRing:
         self._entries.append(entry)
         self._end_offset = entry.end_offset
         self.size_bytes += len(entry.data)
-        self.shrink(self._bytes_max)
+        if self.size_bytes > self._bytes_max:
+            self.shrink(self._bytes_max)
 
     def shrink(self, bytes_max: int) -> None:
         """Evict the oldest batches until at most `bytes_max` bytes are held."""

@@ -41,7 +41,7 @@ from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.header import BatchHeader, unpack_header
 from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
@@ -156,6 +156,25 @@ class Partition:
             pipeline.released()
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:
             self.changes.wake()  # The other replicas were faster: the record was committed before it was in this log.
+
+    def appended_jointly(self, header: BatchHeader, data: memoryview, *, seconds: float, is_current: bool) -> None:
+        """Add a durable batch to the ring, count it, and settle it; see `Pipeline.submit_jointly`."""
+        metrics = self.tools.metrics
+        durations = metrics.append_seconds
+        durations.counts[bisect_left(durations.bounds_s, seconds)] += 1
+        durations.sum_s += seconds
+        if is_current:
+            metrics.records_in.value += header.record_count
+            metrics.bytes_in.value += len(data)
+            base_offset = header.base_offset
+            self._feed(RingEntry(base_offset, base_offset + header.last_offset_delta + 1, header.record_count, data))
+        snapshots = self.snapshots
+        snapshots.batches += 1
+        if snapshots.batches >= snapshots.due_batches:
+            snapshots.write_due()
+        self.pipeline.written_jointly()
+        if self.changes.listeners:
+            self.changes.wake()
 
     def backfilled(self) -> None:
         """Wake readers: this log has more epochs, and may now begin at the owner's log start."""

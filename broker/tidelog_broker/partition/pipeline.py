@@ -42,6 +42,7 @@ from tidelog_broker.partition.deduplication import INLINE_BYTES, Deduplication
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.joint_append import JointAppend
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.deduplication import THINNED_EXTRA_BYTES
@@ -189,6 +190,28 @@ class Pipeline:
         self._queue.append(pending)
         self.queued_bytes += len(pending.data)
         if not self._busy:
+            self.start_next_group()
+
+    def submit_jointly(
+        self, data: memoryview, header: BatchHeader, settle: Settle, joint: JointAppend, *, acks: pb.Acks
+    ) -> None:
+        """Have a verified batch written together with those of other partitions if nothing is pending, or queue it."""
+        is_pending = self._busy or self._queue or self._rests or self._uncommitted
+        if not is_pending and self._screen is None and self._refusal is None and self._state.refusal is None:
+            append = joint.add(self._driver, header, data)
+            if append is not None:
+                self._busy = True
+                self.waiting.add(acks, append.placed, False, settle, epoch=append.placed.epoch)
+                return
+        self.submit(QueuedBatch(data, header, settle, acks=acks))
+
+    def written_jointly(self) -> None:
+        """Settle the batch of `submit_jointly`, which is durable, and start the next group."""
+        self._busy = False
+        owner = self._state.replica.assigner
+        if owner is not None:
+            self.waiting.release(owner, self._state.replica.state.high_watermark)
+        if self._queue or self.waiting_for_idle:
             self.start_next_group()
 
     def refuse(self, error: ProtocolError) -> None:

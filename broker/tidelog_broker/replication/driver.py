@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from tidelog_broker.core.replication import sole_append
 from tidelog_broker.core.replication.effects import (
     Append,
     AppendPartialCopy,
@@ -48,6 +49,7 @@ from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Repair, Replica
+from tidelog_broker.core.replication.sole_append import SoleAppend
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.background_syncs import BackgroundSyncs
@@ -55,6 +57,7 @@ from tidelog_broker.replication.driver_ports import Listener, Tools
 from tidelog_broker.replication.engine_tallies import EngineTally
 from tidelog_broker.replication.log_writer import sleeps
 from tidelog_broker.replication.replica_log import BatchRange, ReplicaLog
+from tidelog_broker.storage.engine.store import EpochStore
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
@@ -503,6 +506,46 @@ class ReplicaDriver:
             self._listener.appended(group, seconds=ended - started)
         if may_be_due or self._queue or self.replica.state.effects:
             self._execute(soon=not ok, may_be_due=may_be_due)
+
+    @property
+    def may_join(self) -> bool:
+        """Whether nothing is pending, and the appends of the open epoch are synced together with other partitions'."""
+        is_idle = not (self._writing or self._queue or self._executing or self._in_doubt or self.stopped)
+        return is_idle and self._is_grouped and self._synced == (self.replica.state.tail.epoch, True)
+
+    def begin_joint(self) -> None:
+        """Begin no other write before `end_joint`: a `JointAppend` writes a batch of this partition."""
+        self._writing = True
+
+    def end_joint(
+        self,
+        append: SoleAppend,
+        data: memoryview,
+        store: EpochStore,
+        error: BaseException | None,
+        *,
+        now_ms: int,
+        seconds: float,
+    ) -> None:
+        """Complete the append of a `JointAppend`, or fail with its error, and continue with other writes."""
+        if error is not None:
+            self._fail(error)
+            return
+        self._writing = False
+        if self.stopped:
+            return
+        assert self._listener is not None
+        try:
+            store.note_synced()
+            self.written_ms = now_ms
+            self._tools.writes.value += 1
+            self._tally.appends += 1
+            is_current = sole_append.complete(self.replica, append)
+            self._listener.appended_jointly(append.header, data, seconds=seconds, is_current=is_current)
+            if self._queue or self.replica.state.effects:
+                self._execute(soon=True)
+        except Exception as fault:  # noqa: BLE001 - an engine of another package can raise any error
+            self._fail(fault)  # Otherwise the other partitions of the write would wait forever.
 
     def _perform(self, effect: log_writer.Step) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:

@@ -18,6 +18,7 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.wire.budget import Budget
+from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.process.hot_path_metrics import Tally
 
 
@@ -72,6 +73,10 @@ class Listener(Protocol):
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Batches are durable on this node, as far as their epoch requires."""
+
+    def appended_jointly(self, header: BatchHeader, data: memoryview, *, seconds: float, is_current: bool) -> None:
+        """A batch that a `JointAppend` has written is durable; if `is_current`, it is in the open epoch and committed.
+        """
 
     def backfilled(self) -> None:
         """A previously incomplete older epoch is complete in the log."""

@@ -23,6 +23,7 @@ from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.driver_ports import Tools
+from tidelog_broker.replication.joint_append import JointAppend
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition.log_start import has_log_start, load_log_start
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -170,6 +171,10 @@ class Replication:
         """Remove the journal entries of a deleted topic, whose replicas have been dropped."""
         self._deleted.add(topic_id)
         await self.chains.forget(topic_id, partitions)
+
+    def joint_append(self) -> JointAppend:
+        """Return an object that appends to several partitions with one write."""
+        return JointAppend(self._tools)
 
     # --- the other nodes -------------------------------------------------------------------------------
 

@@ -41,6 +41,9 @@ from tidelog_proto.batch.key_partitions import partition_for_key, partitions_of_
 COLUMNS_MIN: Final = 128
 """Number of records from which splitting as columns is cheaper than splitting as lists."""
 
+RECORDS_PER_CHUNK_MIN: Final = 2
+"""Average number of records of a partition from which encoding them as columns is cheaper than one by one."""
+
 
 ANY_PARTITION: Final = -1
 """Placeholder for "any partition": the queue with the fewest unacknowledged bytes is chosen."""
@@ -339,7 +342,10 @@ def split_by_partition(batch: OpenBatch, partition_count: int, keyless: Callable
         batch: a batch of which some records have a key or a partition.
         keyless: chooses the partition of records without key and partition.
     """
-    parts = (_split_columns if batch.count >= COLUMNS_MIN else _split_lists)(batch, partition_count, keyless)
+    if batch.count >= COLUMNS_MIN:
+        parts = _split_columns(batch, partition_count, keyless)
+    else:
+        parts = _split_lists(batch, _targets(batch, partition_count, keyless))
     ends: list[int] = []
     for chunk in parts.chunks:
         chunk.traces = batch.traces
@@ -348,12 +354,12 @@ def split_by_partition(batch: OpenBatch, partition_count: int, keyless: Callable
     return parts
 
 
-def _split_lists(batch: OpenBatch, partition_count: int, keyless: Callable[[], int]) -> PartitionedChunks:
+def _targets(batch: OpenBatch, partition_count: int, keyless: Callable[[], int]) -> list[int]:
+    """Return the partition of each record."""
     count = batch.count
-    keys = batch.keys or [None] * count
     any_partition = -1
     targets: list[int] = []
-    for key, explicit in zip(keys, batch.partitions or [None] * count, strict=True):
+    for key, explicit in zip(batch.keys or [None] * count, batch.partitions or [None] * count, strict=True):
         if explicit is not None:
             targets.append(explicit)
         elif key is not None:
@@ -361,6 +367,13 @@ def _split_lists(batch: OpenBatch, partition_count: int, keyless: Callable[[], i
         else:
             any_partition = keyless() if any_partition < 0 else any_partition
             targets.append(any_partition)
+    return targets
+
+
+def _split_lists(batch: OpenBatch, targets: Sequence[int]) -> PartitionedChunks:
+    """Split a batch by the partition of each record into lists."""
+    count = batch.count
+    keys = batch.keys or [None] * count
     order = sorted(range(count), key=targets.__getitem__)
     headers, tags = batch.headers or [()] * count, batch.tags or [None] * count
     if batch.rows is None:
@@ -397,6 +410,10 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
     hashed = partitions_of_keys(columns, partition_count, batch.keys) if batch.keys else None
     explicit: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
     targets: Any = hashed if explicit is None else explicit if hashed is None else pc.coalesce(explicit, hashed)
+    if batch.count < RECORDS_PER_CHUNK_MIN * len(targets.unique()):
+        if targets.null_count:
+            targets = pc.fill_null(targets, keyless())
+        return _split_lists(batch, targets.to_pylist())
     grouped = group_by_partition(columns, targets, keyless)
     chunks: list[Chunk] = []
     for partition, rows, size_bytes in grouped.slices:

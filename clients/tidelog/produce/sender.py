@@ -49,12 +49,14 @@ from tidelog.produce.sequence_errors import foreign_duplicate_error
 from tidelog.produce.silent_node_detection import SilentNodeDetector
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.row_layout import row_layout
-from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
 from tidelog_proto.schema.topic_schema import Schema
 from tidelog_proto.wire.frames import Frame
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
 """Maximum size of a PUBLISH with several batches: all of them wait for its answer, which waits for the last of them."""
+
+FRAME_BATCHES_TARGET: Final = 128
+"""Maximum number of batches of a PUBLISH if there are more: the node works on one while this client makes the next."""
 
 REQUEST_S_MIN: Final = 0.25
 """Minimum timeout of a PUBLISH, even if a record in it expires earlier; the request timeout may be shorter."""
@@ -374,7 +376,7 @@ class Sender:
         frame: list[tuple[PartitionQueue, OutgoingBatch]] = []
         size_bytes = 0
         for queue, batch in batches:
-            if frame and (size_bytes + batch.length > FRAME_BYTES_TARGET or len(frame) == BATCHES_PER_PUBLISH_MAX):
+            if frame and (size_bytes + batch.length > FRAME_BYTES_TARGET or len(frame) == FRAME_BATCHES_TARGET):
                 self._write(connection, frame, size_bytes, now)
                 frame, size_bytes = [], 0
             frame.append((queue, batch))

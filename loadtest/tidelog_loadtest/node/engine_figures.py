@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -17,6 +17,9 @@ from tidelog_loadtest.measure.environment import Environment
 StorageName = Literal["segment", "shared", "rocksdb", "memory"]
 PARTITION_COUNTS: Final = (1, 1_000, 10_000)
 """The default numbers of partitions."""
+STORED_PARTITIONS_MAX: Final = 2_000
+"""Maximum number of partitions in the measurement of the storage alone: a process without a node appends to the stores
+of the engine, with the threads of a node, as many batches of one record at once as the node."""
 COUNTED_FROM: Final = 100
 """Number of used partitions from which the memory of each is meaningful: a node takes some when it is first used."""
 _KIB: Final = 1024
@@ -112,6 +115,8 @@ class EnginePoint:
         rss_anon_bytes, rss_bytes: private and resident memory at the end; the second includes mapped files.
         descriptors: open file descriptors at the end.
         files, disk_bytes: files in the data directory, and their allocated size.
+        stored_per_s: records per second of the storage alone, see `STORED_PARTITIONS_MAX`; 0 if it is not measured.
+        stored_cpu_us: processor time of each of these records in µs.
         node, probe: figures of the node, and of the limit probe of the same directory.
     """
 
@@ -127,6 +132,8 @@ class EnginePoint:
     descriptors: int = 0
     files: int = 0
     disk_bytes: int = 0
+    stored_per_s: float = 0.0
+    stored_cpu_us: float = 0.0
     node: EngineSide = field(default_factory=EngineSide)
     probe: EngineSide = field(default_factory=EngineSide)
 
@@ -149,7 +156,14 @@ class EnginesResult:
 
     def shared_ratios(self) -> dict[int, float]:
         """Return, by number of partitions, the rate of shared files relative to files of each partition."""
-        rates = {(point.storage, point.partitions): point.node.records_per_s for point in self.points}
+        return self._ratios(lambda point: point.node.records_per_s)
+
+    def stored_ratios(self) -> dict[int, float]:
+        """Return the same ratios of the storage alone."""
+        return self._ratios(lambda point: point.stored_per_s)
+
+    def _ratios(self, rate_of: Callable[[EnginePoint], float]) -> dict[int, float]:
+        rates = {(point.storage, point.partitions): rate_of(point) for point in self.points}
         return {
             count: rates["shared", count] / own
             for (storage, count), own in rates.items()
@@ -165,6 +179,9 @@ class EnginesResult:
             **plan,
             "points": [_point_document(point) for point in self.points],
             "shared_of_segment": {str(count): round(ratio, 2) for count, ratio in self.shared_ratios().items()},
+            "stored_shared_of_segment": {
+                str(count): round(ratio, 2) for count, ratio in self.stored_ratios().items()
+            },
             "environment": asdict(environment),
         }
 
@@ -173,11 +190,17 @@ class EnginesResult:
         return Group(self._speed(), self._footprint())
 
     def _speed(self) -> Table:
-        ratios = ", ".join(f"{ratio:.1f} at {count:,}" for count, ratio in self.shared_ratios().items())
+        ratios, stored = (
+            ", ".join(f"{ratio:.1f} at {count:,}" for count, ratio in by_count.items())
+            for by_count in (self.shared_ratios(), self.stored_ratios())
+        )
         table = _table(
             f"Batches of one record, {self.plan.size_bytes} bytes, up to {self.plan.window:,} pending",
-            *("publish p50, p99", "probe", "delivery p50", "records/s", "probe", "CPU", "probe", "first use"),
-            caption=f"Rate of shared, relative to segment, by partitions: {ratios}" if ratios else None,
+            *("publish p50, p99", "probe", "delivery p50", "records/s", "probe", "CPU", "probe"),
+            *("first use", "storage alone", "CPU"),
+            caption=f"Rate of shared, relative to segment, by partitions: {ratios}; of the storage alone: {stored}"
+            if ratios
+            else None,
         )
         for point in self.points:
             node, probe = point.node, point.probe
@@ -191,6 +214,8 @@ class EnginesResult:
                 f"{node.cpu_us:,.0f} us",
                 f"{probe.cpu_us:,.0f} us",
                 f"{point.first_use_per_s:,.0f}/s",
+                f"{point.stored_per_s:,.0f}" if point.stored_per_s else "",
+                f"{point.stored_cpu_us:,.0f} us" if point.stored_per_s else "",
             )
         return table
 

@@ -9,6 +9,7 @@ if the topic does. These steps are measured:
     used        one record to each used partition
     rate        batches of one record to the used partitions in turn: node, probe, in turns
     looked      memory, descriptors, files
+    stored      batches of one record in the stores of segment and shared files, without a node
     started     the node is killed and restarted; CPU usage without requests
 
 All storages of one number of partitions follow each other, so a comparison is between neighbours in time. Memory of the
@@ -20,10 +21,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import stat
 import tempfile
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -32,17 +35,26 @@ from tidelog import Client, Producer
 from tidelog.errors import TidelogError
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.child_processes import Child
+from tidelog_cli.up.supervised_child import command
 from tidelog_loadtest.measure.footprint import cpu_s, rss_anon_bytes, rss_bytes
 from tidelog_loadtest.measure.progress import Tell, say_nothing
 from tidelog_loadtest.measure.runs import Budget, Run, latency_of
-from tidelog_loadtest.node.engine_figures import STORAGES, EnginePoint, EngineSide, EnginesPlan, EnginesResult
+from tidelog_loadtest.node.engine_figures import (
+    STORAGES,
+    STORED_PARTITIONS_MAX,
+    EnginePoint,
+    EngineSide,
+    EnginesPlan,
+    EnginesResult,
+)
 from tidelog_loadtest.probe.client import append_run
 from tidelog_loadtest.stand.payloads import to_encode, value_batches
 from tidelog_loadtest.stand.single_node import log_tail, start_node, start_probe
 
 COMPARED_TOPIC: Final = "compared"
-ENGINE_STEPS: Final = 7
+ENGINE_STEPS: Final = 8
 """Number of progress steps for each storage with each number of partitions."""
+STORAGE_PROGRAM: Final = "tidelog_broker.cli.storage_rate"
 FIRST_USE_S_MAX: Final = 60.0
 """Longest time in which partitions get their first record; partitions without a record are then not used."""
 DELIVERY_TIMEOUT_S: Final = 30.0
@@ -93,6 +105,7 @@ class _Comparison:
                 await self._named(node, self._use(node, probe))
                 node.process.kill()
                 await node.process.wait()
+            await self._store()
             began_s = time.monotonic()
             node = await start_node(stack, self._directory, environ=self._environ())
             self._point.node.start_s = time.monotonic() - began_s
@@ -120,6 +133,28 @@ class _Comparison:
                 await self._rates(producer, node, probe)
                 self._look(node.process.pid)
                 self._say("looked")
+
+    async def _store(self) -> None:
+        """Measure the storage alone."""
+        if self._storage.engine == "segment":
+            plan, partitions = self._plan, min(self._point.used, STORED_PARTITIONS_MAX)
+            with tempfile.TemporaryDirectory(prefix="stored-", dir=self._directory) as directory:
+                options = {
+                    "data": directory,
+                    "model": self._storage.file_model,
+                    "partitions": partitions,
+                    "seconds": plan.seconds * plan.rounds,
+                    "size": plan.size_bytes,
+                    "pending": self._window(partitions),
+                }
+                arguments = [f"--{name}={value}" for name, value in options.items()]
+                process = await asyncio.create_subprocess_exec(*command(STORAGE_PROGRAM, arguments), stdout=PIPE)
+                output, _ = await process.communicate()
+            if process.returncode:
+                raise CommandFailed(f"{STORAGE_PROGRAM} exited with code {process.returncode}; its output is above")
+            found = json.loads(output)
+            self._point.stored_per_s, self._point.stored_cpu_us = found["records_per_s"], found["cpu_us"]
+        self._say("stored")
 
     async def _idle(self, *children: Child) -> list[float]:
         """Return the CPU usage of each process without requests."""

@@ -31,7 +31,16 @@ import pyarrow.compute as pc
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.arrow_layout import check_layout
 from tidelog_proto.batch.compression import decompressed_message
-from tidelog_proto.batch.header import BatchHeader, Buffer, Codec, Flags, crc_checked_body, unpack_header
+from tidelog_proto.batch.header import (
+    COLUMN_FLAGS,
+    BatchHeader,
+    Buffer,
+    Codec,
+    Flags,
+    crc_checked_body,
+    unpack_header,
+    whole_common_batch,
+)
 from tidelog_proto.batch.ipc_message import (
     LZ4_FRAME,
     PREFIX_BYTES,
@@ -45,7 +54,7 @@ from tidelog_proto.batch.ipc_message import (
 )
 from tidelog_proto.batch.record_batch import read_columns, timestamp_range
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import TAG_BYTES_MAX
+from tidelog_proto.limits import HEADER_BYTES, TAG_BYTES_MAX
 
 _COMPRESSION_OF: Final[dict[Codec, int]] = {Codec.LZ4: LZ4_FRAME, Codec.ZSTD: ZSTD}
 _NAMES: Final = {None: "no compression", LZ4_FRAME: "compression lz4", ZSTD: "compression zstd"}
@@ -78,6 +87,9 @@ def verify_batch(view: Buffer) -> BatchHeader:
         ProtocolError: CORRUPT_BATCH if the batch is invalid, BATCH_TOO_LARGE beyond a limit, UNSUPPORTED_BATCH if it
             uses a feature that this build does not support.
     """
+    common = whole_common_batch(view)
+    if common is not None and not common.flags & ~COLUMN_FLAGS:
+        return _check_columns(common, Codec.NONE, memoryview(view)[HEADER_BYTES:])
     header = unpack_header(view)
     if header.flags & Flags.DERIVED:
         raise ProtocolError(
@@ -108,6 +120,11 @@ def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
     check_storable(header)
     codec = header.codec
     message = decompressed_message(body, codec, header.uncompressed_length) if codec else body
+    return _check_columns(header, codec, message)
+
+
+def _check_columns(header: BatchHeader, codec: Codec, message: Buffer) -> BatchHeader:
+    """Check the message of a batch whose header and body CRC are valid; return the header."""
     checked = _check_description(header, codec, message)
     if checked.pairs is not None:
         _check_offsets(message, checked.pairs)

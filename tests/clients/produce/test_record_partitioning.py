@@ -33,11 +33,17 @@ def batch_of(*records: tuple[bytes | None, int | None]) -> OpenBatch:
 records = st.tuples(st.none() | st.binary(max_size=5), st.none() | st.none() | st.integers(0, PARTITIONS - 1))
 
 
-@pytest.mark.parametrize("columns_min", [1, 1_000])
+@pytest.mark.parametrize(
+    ("columns_min", "records_per_chunk_min", "kind"),
+    [(1, 0, ColumnChunk), (1, 1_000, ListChunk), (1_000, 0, ListChunk)],
+)
 @given(st.lists(records, min_size=1, max_size=50))
 @settings(max_examples=60)
 def test_records_keep_order_and_receipts_match_partitions(
-    columns_min: int, given_records: list[tuple[bytes | None, int | None]]
+    columns_min: int,
+    records_per_chunk_min: int,
+    kind: type[ColumnChunk | ListChunk],
+    given_records: list[tuple[bytes | None, int | None]],
 ) -> None:
     assume(any(key is not None or partition is not None for key, partition in given_records))
     batch = batch_of(*given_records)
@@ -45,10 +51,11 @@ def test_records_keep_order_and_receipts_match_partitions(
     batch.pad_columns()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accumulator, "COLUMNS_MIN", columns_min)
+        patch.setattr(accumulator, "RECORDS_PER_CHUNK_MIN", records_per_chunk_min)
         chunks = split_by_partition(batch, PARTITIONS, lambda: KEYLESS).chunks
     stored: dict[int, list[bytes | None]] = {}
     for chunk in chunks:
-        assert isinstance(chunk, ColumnChunk if columns_min == 1 else ListChunk)
+        assert isinstance(chunk, kind)
         encoded = encode_batch(chunk.columns if isinstance(chunk, ColumnChunk) else chunk.to_columns(), now_us=0)
         parsed = RecordBatch.parse(encoded.header + bytes(encoded.body))
         stored[chunk.partition] = parsed.values()

@@ -29,6 +29,7 @@ async def test_all_storages_are_measured_beside_the_probe(tmp_path: Path) -> Non
         assert (point.partitions, point.used) == (20, 8)
         assert min(point.delivery_p50_ms, point.first_use_per_s, point.rss_anon_bytes, point.disk_bytes) > 0
         assert point.rss_bytes >= point.rss_anon_bytes
+        assert (min(point.stored_per_s, point.stored_cpu_us) > 0) == (point.storage in {"segment", "shared"})
     descriptors = {point.storage: point.descriptors for point in result.points}
     assert descriptors["segment"] >= descriptors["shared"] + 6, "each used partition has an open segment of its own"
     assert min(point.files for point in result.points) > 8

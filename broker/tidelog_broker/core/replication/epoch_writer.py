@@ -86,6 +86,8 @@ class OffsetAssigner:
         self._last_append_timestamp_us = producers.last_append_timestamp_us
         self._start_offset = descriptor.start_offset
         self._durable_ends = dict.fromkeys(descriptor.placement, descriptor.start_offset)
+        self.is_sole = len(descriptor.placement) == 1
+        """Whether the epoch has no other copy."""
 
     def assign(self, batches: Sequence[Batch], *, now_us: int) -> Group:
         """Assign offsets to `batches` in order and stamp their headers in place; their bytes are writable.
@@ -106,25 +108,47 @@ class OffsetAssigner:
             if stored is not None:
                 group.outcomes.append(stored)
                 continue
-            base_offset = self.next_offset
-            digest = self.digest = stamp_owner(
-                data,
-                base_offset=base_offset,
-                append_timestamp_us=timestamp_us,
-                epoch=self.epoch,
-                owner_incarnation=self.incarnation,
-                previous_digest=self.digest,
-            )
-            stamped = header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, digest)
-            placed = self.producers.apply(stamped)
-            self.next_offset = placed.end_offset
+            stamped, placed = self._place(header, data, timestamp_us)
             group.batches.append(data)
             group.headers.append(stamped)
-            group.ends.append(Position(placed.end_offset, digest))
+            group.ends.append(Position(placed.end_offset, stamped.digest))
             group.outcomes.append(placed)
         group.end_offset = self.next_offset
         self._last_append_timestamp_us = timestamp_us
         return group
+
+    def assign_one(
+        self, header: BatchHeader, data: memoryview, *, now_us: int
+    ) -> tuple[BatchHeader, PlacedBatch] | None:
+        """Assign offsets to one batch as `assign` does; return its stamped header, and its place.
+
+        None if it is a retry or refused, so that `assign` has to return its outcome.
+        """
+        try:
+            if self.producers.check(header) is not None:
+                return None
+        except ProtocolError:
+            return None
+        timestamp_us = self._last_append_timestamp_us
+        if now_us > timestamp_us:
+            timestamp_us = self._last_append_timestamp_us = now_us
+        return self._place(header, data, timestamp_us)
+
+    def _place(self, header: BatchHeader, data: memoryview, timestamp_us: int) -> tuple[BatchHeader, PlacedBatch]:
+        """Give a batch the next offsets, stamp its header in place, and add it to the producers' state."""
+        base_offset = self.next_offset
+        digest = self.digest = stamp_owner(
+            data,
+            base_offset=base_offset,
+            append_timestamp_us=timestamp_us,
+            epoch=self.epoch,
+            owner_incarnation=self.incarnation,
+            previous_digest=self.digest,
+        )
+        stamped = header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, digest)
+        placed = self.producers.apply(stamped)
+        self.next_offset = placed.end_offset
+        return stamped, placed
 
     def continue_at(self, end: Position) -> None:
         """Assign offsets from a position on, because the batches before it are in the log already."""

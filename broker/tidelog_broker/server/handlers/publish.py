@@ -8,6 +8,7 @@ over. Later results are discarded: the client knows that the outcome is unknown,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -24,6 +25,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import QueuedBatch
+from tidelog_broker.replication.joint_append import JointAppend
 from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.server.handlers.metadata import is_current
@@ -69,6 +71,7 @@ class PublishInProgress:
         "_broker",
         "_done",
         "_dropped_bytes",
+        "_is_spread",
         "_request",
         "_results",
         "_timeout_ms",
@@ -83,6 +86,7 @@ class PublishInProgress:
         """None once the request is answered."""
         self._batches = batches
         self._done = 0
+        self._is_spread = len(batches) > SLICE_PARTITIONS and _is_spread(message.entries)
         self._timeout_ms, self._acks = message.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, message.acks
         self._answer = pb.Envelope()
         self._results = self._answer.publish_reply.results
@@ -118,6 +122,9 @@ class PublishInProgress:
         count = len(self._batches)
         if count <= SLICE_PARTITIONS or self._request is None:
             return count, count
+        if self._is_spread:
+            stop = min(first + SLICE_PARTITIONS, count)
+            return stop, (1 + PARTITION_BATCHES) * (stop - first) - PARTITION_BATCHES
         entries = self._request.envelope.publish.entries
         stop = min(first + BATCHES_PER_PIECE, count)
         weight = batches_and_partitions(entries[first:stop])
@@ -138,39 +145,44 @@ class PublishInProgress:
         broker, request, acks = self._broker, self._request, self._acks
         assert request is not None, "an answered request is not queued"
         message = request.envelope.publish
+        joint = broker.replication.joint_append()
         forwarded: Forwarded | None = None
         unknown: list[_Unknown] = []
         unknown_schemas: list[_UnknownSchema] = []
         entries, batches = message.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
-        for index, entry, data in zip(indices, entries, batches, strict=True):
-            settle, key = partial(self.settle, index), (entry.topic_id, entry.partition)
-            try:
-                if request.session is not None:
-                    check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
-                stored = broker.partitions.by_topic.get(entry.topic_id)
-                partition = None if stored is None else stored.get(entry.partition)
-                is_owned = partition is not None and partition.replica.assigner is not None
-                owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
-                if owner:
-                    forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
-                    forwarded.add(owner, entry, data, partial(self.settle_forwarded, index))
-                elif partition is None and key in broker.partitions.closed:
-                    _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
-                else:
-                    partition = partition or broker.partitions.get(*key)
-                    _submit(broker, partition, data, settle, acks, of_node=request.is_of_node)
-            except UnknownSchemaError as error:
-                unknown_schemas.append(_UnknownSchema(entry.topic_id, error.number, settle))
-            except ProtocolError as error:
-                is_forbidden = error.code == pb.FORBIDDEN
-                if is_forbidden:
-                    count_refusal(broker, "publish", request, error)
-                if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
-                    # The error of a forwarded batch is not final, because this node may not have applied a new topic
-                    # that the forwarding node knows.
-                    settle(denial(error, current=not message.forwarded), False)
-                else:
-                    unknown.append(_Unknown(key, settle))
+        is_forwarded, session, by_topic = message.forwarded, request.session, broker.partitions.by_topic
+        try:
+            for index, entry, data in zip(indices, entries, batches, strict=True):
+                settle, key = partial(self.settle, index), (entry.topic_id, entry.partition)
+                try:
+                    if session is not None:
+                        check_topic_id(broker, session, pb.OP_PRODUCE, key[0])
+                    stored = by_topic.get(key[0])
+                    partition = None if stored is None else stored.get(key[1])
+                    is_owned = partition is not None and partition.replica.assigner is not None
+                    owner = "" if is_owned or is_forwarded else _other_owner(broker, entry)
+                    if owner:
+                        forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
+                        forwarded.add(owner, entry, data, partial(self.settle_forwarded, index))
+                    elif partition is None and key in broker.partitions.closed:
+                        _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
+                    else:
+                        partition = partition or broker.partitions.get(*key)
+                        _submit(broker, partition, data, settle, acks, of_node=request.is_of_node, joint=joint)
+                except UnknownSchemaError as error:
+                    unknown_schemas.append(_UnknownSchema(entry.topic_id, error.number, settle))
+                except ProtocolError as error:
+                    is_forbidden = error.code == pb.FORBIDDEN
+                    if is_forbidden:
+                        count_refusal(broker, "publish", request, error)
+                    if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
+                        # The error of a forwarded batch is not final, because this node may not have applied a new topic
+                        # that the forwarding node knows.
+                        settle(denial(error, current=not message.forwarded), False)
+                    else:
+                        unknown.append(_Unknown(key, settle))
+        finally:
+            joint.write()
         if forwarded is not None:
             forwarded.send()
         if unknown:
@@ -235,6 +247,11 @@ class PublishInProgress:
             if not result.epoch and not result.append_timestamp_us and not result.HasField("error"):
                 result.error.CopyFrom(error.to_message())
         self._reply()
+
+
+def _is_spread(entries: Sequence[pb.PublishEntry]) -> bool:
+    """Return whether each batch has a partition of its own."""
+    return len({(entry.topic_id, entry.partition) for entry in entries}) == len(entries)
 
 
 def publish(broker: Broker, request: Request) -> None:
@@ -348,8 +365,13 @@ def _submit(
     acks: pb.Acks,
     *,
     of_node: bool,
+    joint: JointAppend | None = None,
 ) -> None:
-    """Verify a batch on the event loop or on a worker, and queue it in order in either case."""
+    """Verify a batch on the event loop or on a worker, and queue it in order in either case.
+
+    Args:
+        joint: writes the batches of a request together, if that is possible; None: the batch is written alone.
+    """
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")
@@ -358,7 +380,10 @@ def _submit(
         check_schema(data, topic.name, schemas, topic.config.schema_floor)
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
         header = _verified(data, topic.name, keyed=keyed, schemas=schemas)
-        partition.pipeline.submit(QueuedBatch(data, header, settle, acks=acks))
+        if joint is not None:
+            partition.pipeline.submit_jointly(data, header, settle, joint, acks=acks)
+        else:
+            partition.pipeline.submit(QueuedBatch(data, header, settle, acks=acks))
         return
     pending = QueuedBatch(data, None, settle, acks=acks)
 

@@ -33,7 +33,7 @@ from tidelog_broker.storage.commit_log.records import (
     record_bytes,
 )
 from tidelog_broker.storage.commit_log.tail import Tail, TailEntries
-from tidelog_broker.storage.engine.store import Volume
+from tidelog_broker.storage.engine.store import StagedBatch, Volume
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError, is_shortage, space_or_failure
 from tidelog_broker.storage.segment.active_segment import BatchFields
 from tidelog_proto.batch.header import Buffer
@@ -92,6 +92,8 @@ class CommitLog:
         self._unsynced: list[LogFile] = []
         """Files before it that may have unsynced records."""
         self._reserved_bytes = 0
+        self._staged_bytes = 0
+        """The part of it that staged batches will take."""
         self._touched: dict[Tail, int] = {}
         """Stores with records that no sync has covered, and their ends."""
         self._syncing: dict[Tail, int] = {}
@@ -208,8 +210,68 @@ class CommitLog:
             last = fields[-1]
             tail.size_bytes += size_bytes
             tail.end = Boundary(last.base_offset + last.last_offset_delta + 1, last.digest)
+            tail.written_position = self._position
             self._touched[tail] = tail.end.offset
         return size_bytes
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Reserve space for staged batches, unless the disk is needed; see `SyncGroup.has_room`.
+
+        Raises:
+            StorageFailedError: the log has failed.
+        """
+        size_bytes = reserved_bytes(size_bytes)
+        if not self.reserve(size_bytes, may_wait=False):
+            return False
+        self._staged_bytes += size_bytes
+        return True
+
+    def append_staged(self, staged: Sequence[StagedBatch]) -> None:
+        """Append a batch to each of several tails with one write; see `SyncGroup.append_staged`.
+
+        Raises:
+            StorageFailedError: the write failed, now or before; any part of any batch may be stored.
+        """
+        held: list[Tail] = []
+        try:
+            for one in staged:
+                assert isinstance(one.place, Tail), "staged by a store of another engine"
+                one.place.lock.acquire()
+                held.append(one.place)
+            with self.lock:
+                self._reserved_bytes -= self._staged_bytes
+                self._staged_bytes = 0
+                self.check()
+                if staged:
+                    self._write_staged(staged, held)
+        finally:
+            for tail in held:
+                tail.lock.release()
+
+    def _write_staged(self, staged: Sequence[StagedBatch], tails: Sequence[Tail]) -> None:
+        buffers: list[Buffer] = []
+        position, nonce = self._position + self.add_mark(buffers), self.nonce
+        ends: list[int] = []
+        for tail, (_, batch, _) in zip(tails, staged, strict=True):
+            length = len(batch)
+            buffers += (
+                pack_header(Kind.BATCH, tail.store, length, nonce=nonce, position=position),
+                batch,
+                padding_of(length),
+            )
+            position += record_bytes(length)
+            ends.append(position)
+        self._write(buffers, position)
+        touched = self._touched
+        start = ends[0] - record_bytes(len(staged[0].batch))
+        for tail, end, (_, batch, header) in zip(tails, ends, staged, strict=True):
+            size_bytes, end_offset = end - start, header.base_offset + header.last_offset_delta + 1
+            tail.entries.append(header.base_offset, start + RECORD_HEADER_BYTES, len(batch), header.max_timestamp_us)
+            start = end
+            tail.size_bytes += size_bytes
+            tail.end = Boundary(end_offset, header.digest)
+            tail.written_position = position
+            touched[tail] = end_offset
 
     def _write_batches(
         self,

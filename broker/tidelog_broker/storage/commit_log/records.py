@@ -31,6 +31,8 @@ _FILE_MAGIC: Final = b"TLCL"
 _FILE: Final = struct.Struct("<4sIQQQ28xI")
 _HEADER: Final = struct.Struct("<4sB3xQQII")
 _POSITION: Final = struct.Struct("<Q")
+_POSITIONED: Final = struct.Struct("<Q4sB3xQQI")
+"""The bytes that the CRC of a batch's record covers: the position, then the header up to the CRC."""
 _U32: Final = struct.Struct("<I")
 _BOUNDARY: Final = struct.Struct("<QI4x")
 _STATE: Final = struct.Struct("<QqI4xQ16s")
@@ -41,6 +43,7 @@ STATE_BYTES: Final = _STATE.size
 
 assert _FILE.size == FILE_HEADER_BYTES
 assert _HEADER.size == RECORD_HEADER_BYTES
+assert _POSITIONED.size == _POSITION.size + _CRC_AT
 
 
 class Kind(IntEnum):
@@ -155,9 +158,9 @@ def unpack_file_header(data: Buffer) -> FileHeader:
 
 def pack_header(kind: Kind, store: int, length: int, *, nonce: int, position: int, payload: Buffer = b"") -> bytes:
     """Return the 32 bytes before a payload; `payload` is given if the CRC covers it."""
-    raw = bytearray(_HEADER.pack(RECORD_MAGIC, kind, nonce, store, length, 0))
-    _U32.pack_into(raw, _CRC_AT, _crc(raw, position, payload))
-    return bytes(raw)
+    raw = _POSITIONED.pack(position, RECORD_MAGIC, kind, nonce, store, length)
+    crc = crc32c(raw)
+    return raw[_POSITION.size :] + _U32.pack(crc32c(payload, crc) if payload else crc)
 
 
 def pack_record(kind: Kind, store: int, payload: bytes, *, nonce: int, position: int) -> bytes:

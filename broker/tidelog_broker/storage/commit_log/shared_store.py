@@ -19,7 +19,16 @@ from tidelog_broker.storage.commit_log.store_identity import MOVED_NAME
 from tidelog_broker.storage.commit_log.tail_batches import CheckedBatches, read_checked
 from tidelog_broker.storage.directory.write_guard import WriteGuard
 from tidelog_broker.storage.engine.reading import Part, ScrubPart
-from tidelog_broker.storage.engine.store import SEGMENT, SHARED, AppendedGroup, Damage, EpochStore, State, padded
+from tidelog_broker.storage.engine.store import (
+    SEGMENT,
+    SHARED,
+    AppendedGroup,
+    Damage,
+    EpochStore,
+    StagedBatch,
+    State,
+    padded,
+)
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import lay_out_segments
 from tidelog_broker.storage.io.errors import (
@@ -32,7 +41,7 @@ from tidelog_broker.storage.io.errors import (
 from tidelog_broker.storage.segment.active_segment import SegmentStart, check_group
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import segment_path
-from tidelog_proto.batch.header import Buffer
+from tidelog_proto.batch.header import BatchHeader, Buffer
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +78,7 @@ class SharedStore(EpochStore):
         self.synced_offset = contents.end.offset
         self.sync_group = contents.log
         self._reserved_bytes = 0
-        self._written_position = contents.log.position
-        """The position of the log after the newest group of this store."""
+        contents.tail.written_position = contents.log.position
         self._guard = WriteGuard(disk.fs, contents.directory)
         self.is_sealed = False
         """Whether the epoch has ended although its tail is still in the log, because the disk was full."""
@@ -208,7 +216,6 @@ class SharedStore(EpochStore):
         with tail.lock:
             reserved, self._reserved_bytes = self._reserved_bytes, 0
             size_bytes = self._log.append(tail, batches, fields, reserved)
-            self._written_position = self._log.position
         return AppendedGroup(before.offset, tail.end.offset, size_bytes)
 
     def sync(self) -> int:
@@ -222,9 +229,31 @@ class SharedStore(EpochStore):
             return self.synced_offset
         self._check_writable()
         target = self._contents.tail.end.offset
-        self._log.sync(self._written_position)
+        self._log.sync(self._contents.tail.written_position)
         self.synced_offset = target
         return target
+
+    def may_stage(self, needed_bytes: int) -> bool:
+        """Return whether a batch may be staged; see `EpochStore.may_stage`."""
+        contents = self._contents
+        if self._guard.failure or contents.damage is not None or contents.is_plain or self.is_sealed:
+            return False
+        size_bytes = contents.tail.size_bytes
+        return not size_bytes or size_bytes + needed_bytes <= min(self._log.sizes.tail_bytes_max, self.segment_bytes)
+
+    def stage(self, batch: Buffer, header: BatchHeader) -> StagedBatch:
+        """Prepare a batch for `CommitLog.append_staged`; see `EpochStore.stage`."""
+        tail = self._contents.tail
+        assert header.base_offset == tail.end.offset, f"a batch at {header.base_offset} in a store to {tail.end.offset}"
+        return StagedBatch(tail, batch, header)
+
+    def note_synced(self) -> None:
+        """Record that a sync has covered everything in the store; see `EpochStore.note_synced`."""
+        if self._contents.is_plain:
+            self.sync()
+            return
+        assert self._log.synced_position >= self._contents.tail.written_position, "no sync covers the newest batches"
+        self.synced_offset = self._contents.tail.end.offset
 
     def seal(self) -> None:
         """Write the tail to the segments, seal them, and make the directory one of the segment engine.

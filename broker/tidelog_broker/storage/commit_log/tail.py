@@ -95,6 +95,7 @@ class Tail:
         is_doubtful: synced bytes of the log are missing that may have had records of the store.
         is_damaged: the tail is in LIMBO, so it is not copied.
         position: of the newest record that describes the whole tail; older ones are not needed.
+        written_position: the position of the log after the newest batches that this process has appended to the tail.
         copy: a copy of the tail that has not ended; None outside of recovery.
         lock: held while the tail is changed.
     """
@@ -114,6 +115,7 @@ class Tail:
         "size_bytes",
         "start",
         "store",
+        "written_position",
     )
 
     def __init__(self, store: int, start: EpochStart, position: int = 0) -> None:
@@ -130,6 +132,7 @@ class Tail:
         self.is_doubtful = False
         self.is_forgotten = False
         self.position = position
+        self.written_position = 0
         self.copy: Tail | None = None
         self.lock = threading.RLock()
 

@@ -13,7 +13,7 @@ from tidelog_broker.storage.io.errors import DivergedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto.batch.column_slices import TextColumn
-from tidelog_proto.batch.header import Buffer
+from tidelog_proto.batch.header import BatchHeader, Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, FETCH_BYTES_MAX
 
 SEGMENT: Final = "segment"
@@ -113,6 +113,22 @@ class AppendedGroup(NamedTuple):
     length_bytes: int
 
 
+STAGED_BYTES: Final = 32
+"""The space that a staged batch may take in addition to its padded size and half of that."""
+
+
+class StagedBatch(NamedTuple):
+    """A stamped batch that continues a store, as `EpochStore.stage` has prepared it for `SyncGroup.append_staged`.
+
+    Attributes:
+        place: the engine's own object for the store.
+    """
+
+    place: object
+    batch: Buffer
+    header: BatchHeader
+
+
 class SyncGroup(Protocol):
     """Stores that are made durable together."""
 
@@ -121,6 +137,27 @@ class SyncGroup(Protocol):
 
         Raises:
             StorageFailedError: the sync failed, now or before. It is never retried.
+        """
+        ...
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Reserve space for batches until `append_staged`, unless that has to wait; return whether it was reserved.
+
+        Args:
+            size_bytes: the padded size of the batches, and `STAGED_BYTES` for each.
+
+        Raises:
+            StorageFailedError: the group has failed.
+        """
+        ...
+
+    def append_staged(self, staged: Sequence[StagedBatch]) -> None:
+        """Append the staged batches, of different stores of the group, with one write, and end their reservations.
+
+        Does not sync.
+
+        Raises:
+            StorageFailedError: the write failed, now or before; any part of any batch may be stored.
         """
         ...
 
@@ -235,6 +272,26 @@ class EpochStore(ABC):
         Raises:
             StorageFailedError: the write failed, now or before; any part of the group may be stored.
         """
+
+    def may_stage(self, needed_bytes: int) -> bool:
+        """Return whether a batch of this padded size may be staged, if the `sync_group` has room for it."""
+        del needed_bytes
+        return False
+
+    def stage(self, batch: Buffer, header: BatchHeader) -> StagedBatch:
+        """Prepare a stamped batch for `append_staged` of the store's `sync_group`.
+
+        `may_stage` has returned True for it, and nothing else is appended to the store before.
+        """
+        raise NotImplementedError(f"engine {self.engine!r} has no sync group, so its stores stage no batches")
+
+    def note_synced(self) -> None:
+        """Record that a sync of the store's `sync_group` has covered everything that was appended to the store.
+
+        Raises:
+            StorageFailedError: the store has failed.
+        """
+        self.sync()
 
     @abstractmethod
     def sync(self) -> int:

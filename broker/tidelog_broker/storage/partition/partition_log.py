@@ -240,6 +240,22 @@ class PartitionLog:
         epochs = self._held.epochs
         return bool(epochs) and epochs[-1].epoch == epoch and epochs[-1].has_room(needed_bytes)
 
+    def staging(self, epoch: int, needed_bytes: int) -> EpochStore | None:
+        """Return the store of an epoch if it may stage a batch of this padded size.
+
+        None if the epoch is not the newest one of the log, if a part of the log is damaged or missing, and if the log
+        has indexes, which follow each append.
+        """
+        held = self._held
+        epochs = held.epochs
+        if not epochs or epochs[-1].epoch != epoch or held.lost is not None or self.indexes.columns:
+            return None
+        for log in epochs:
+            if log.held.damage is not None:
+                return None
+        newest = epochs[-1]
+        return newest if newest.may_stage(needed_bytes) else None
+
     def make_space(self, epoch: int, start_offset: int, needed_bytes: int, *, engine: str = SEGMENT) -> bool:
         """Allocate space for a group, creating its epoch if needed. Return whether a new segment was created.
 

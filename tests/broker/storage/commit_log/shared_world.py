@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from tests.broker.storage.build import HOME, TOPIC_ID, append, batch, read_all
+from tests.broker.storage.build import HOME, TOPIC_ID, append, batch, read_all, stamp
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.commit_log.commit_log import CommitLog, Sizes
 from tidelog_broker.storage.commit_log.shared_engine import SharedEngine
-from tidelog_broker.storage.engine.store import SHARED, EpochStart, EpochStore
+from tidelog_broker.storage.engine.store import SHARED, STAGED_BYTES, EpochStart, EpochStore, StagedBatch, padded
 from tidelog_broker.storage.engines.stores import create_store, open_store, remove_store
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.segment.disk import Disk
@@ -104,6 +105,27 @@ class SharedWorld:
             raise
         model.written += stamped
 
+    def append_together(self, numbers: Sequence[int], size: int, mark: bytes = b"x") -> None:
+        """Append a batch to each of several stores with one write, or to none of them if that needs the disk."""
+        staged: list[StagedBatch] = []
+        batches: dict[int, bytearray] = {}
+        for number in numbers:
+            store, model = self.stores[number], self.models[number]
+            one = batch(mark * size, timestamp_us=len(model.written))
+            needed_bytes = padded(len(one))
+            if store.state != "active" or not store.may_stage(needed_bytes):
+                continue
+            if not self.log.has_room(needed_bytes + STAGED_BYTES):
+                break
+            stamp([one], offset=store.end_offset, digest=store.end_digest)
+            staged.append(store.stage(one, unpack_header(one)))
+            batches[number] = one
+        try:
+            self.log.append_staged(staged)
+        finally:  # After a power cut any part of each batch may be stored.
+            for number, one in batches.items():
+                self.models[number].written.append(bytes(one))
+
     def sync(self, number: int) -> None:
         """Sync one store, and with it all others."""
         counts = {one: len(self.models[one].written) for one in self.stores}
@@ -185,6 +207,8 @@ def random_steps(world: SharedWorld, random: Random, count: int, *, stores: int 
             world.remove(number)
             continue
         match random.choice(["append"] * 12 + ["sync"] * 4 + ["truncate", "close", "roll", "seal", "remove", "delete"]):
+            case "append" if len(model.written) % 3 == 1:
+                world.append_together(sorted(world.stores, key=lambda one: (one != number, one)), len(model.written))
             case "append":
                 world.append(number, [random.choice([0, 10, 100, 700]) for _ in range(random.randint(1, 3))])
             case "sync":
