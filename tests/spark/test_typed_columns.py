@@ -168,7 +168,7 @@ def test_a_key_given_as_text_is_a_value_of_the_key_field(kind: str, text: str, v
         ("binary", "x", "give its bytes in 'keyHex'"),
     ],
 )
-def test_text_that_is_no_value_of_the_key_field_is_refused(kind: str, text: str, says: str) -> None:
+def test_text_that_is_not_a_value_of_the_key_field_is_refused(kind: str, text: str, says: str) -> None:
     with pytest.raises(OptionError, match=says):
         with_stored_key(options(key=text), topic_of(schema_of(f"k {kind}", "n int8", key="k")))
 

@@ -83,11 +83,11 @@ def test_fields_are_columns_and_columns_of_records_are_optional(client: Client, 
     assert frame.where("offset = 70 AND carrier = 'UA'").count() == 1
     whole = read(includeRecordColumns="true", includeTombstones="true")
     assert whole.columns[4:] == ["_partition", "_offset", "_timestamp", "_headers", "_tag", "_deleted"]
-    found = {(each._partition, each._offset): each for each in whole.collect()}
+    found = {(each["_partition"], each["_offset"]): each for each in whole.collect()}
     assert len(found) == 4
-    assert found[1, 0]._headers[0].value == b"x"
-    assert found[0, 0]._headers is None
-    assert [each.carrier for each in found.values() if each._deleted] == ["UA"]
+    assert found[1, 0]["_headers"][0].value == b"x"
+    assert found[0, 0]["_headers"] is None
+    assert [each.carrier for each in found.values() if each["_deleted"]] == ["UA"]
     some = read(columns="delay,_offset")
     assert some.columns == ["delay", "_offset"]
     assert some.agg({"delay": "sum"}).first() == (4,)
@@ -211,9 +211,9 @@ def test_tombstones_are_written_on_request_and_to_the_partition_of_their_key(
     write(read().selectExpr("carrier", "at", "carrier < 'c2' AS _deleted"), node, topic)
     newest = {}
     for each in read(includeTombstones="true", includeRecordColumns="true").orderBy("_offset").collect():
-        assert newest.setdefault(each.carrier, each)._partition == each._partition
+        assert newest.setdefault(each.carrier, each)["_partition"] == each["_partition"]
         newest[each.carrier] = each
-    assert sorted(carrier for carrier, each in newest.items() if each._deleted) == [
+    assert sorted(carrier for carrier, each in newest.items() if each["_deleted"]) == [
         f"c{n}" for n in (0, 1, *range(10, 20))
     ]
     write(read().selectExpr("'here' AS carrier", "at", "1 AS _partition").limit(1), node, topic)
