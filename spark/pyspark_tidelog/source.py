@@ -9,8 +9,8 @@ Spark passes filters if `spark.sql.python.filterPushdown.enabled` is on; they ar
 read for the scan with these filters (`pushdown.py`). Spark does not tell Python sources which columns a query uses: set
 them with `.schema("offset bigint, value binary")` or the option `columns`.
 
-Whether a topic is typed, and which fields it has, is asked when Spark asks for the schema. The answer is pickled with the
-source: it belongs to the DataFrame, and the topic may get another schema before the DataFrame is used.
+Whether a topic is typed, and which fields it has, is looked up when Spark asks for the schema. The answer is pickled
+with the source: it belongs to the DataFrame, and the topic may get another schema before the DataFrame is used.
 
 All scans of one `load()` share its `DefaultSource` and, since Spark 4.1, one planned read. So neither may contain state
 of a single scan.

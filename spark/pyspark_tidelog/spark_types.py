@@ -1,7 +1,7 @@
 """Spark's types of the columns of a typed topic, which correspond to Arrow's one to one.
 
-A required field is NOT NULL in Spark, at each level. Spark relies on that when it optimises a query, so a column is never
-declared NOT NULL if a row may have a null in it.
+A required field is NOT NULL in Spark, at each level. Spark relies on that when it optimises a query, so a column is
+never declared NOT NULL if a row may have a null in it.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: the topics do not match the options, or an option needs a newer Spark.
             DataLossError: unread records are missing, and `failOnDataLoss` is on.
-            TidelogSourceError: `start` is not a position of this source or has a later schema than the DataFrame, or the
-                typed topic was recreated after the DataFrame was created.
+            TidelogSourceError: `start` is not a position of this source, or has a later schema than the DataFrame, or
+                the typed topic was recreated after the DataFrame was created.
             TidelogError: a request failed.
         """
         if start is None:
@@ -232,8 +232,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         newest, number = typed.schema.number, position.schema_numbers.get(typed.name, typed.schema.number)
         if number > newest:
             raise TidelogSourceError(
-                f"the checkpoint was written with schema {number} of topic {typed.name!r}, and the DataFrame has schema "
-                f"{newest}: leave out the option 'schemaNumber', or set it to {number} or more."
+                f"the checkpoint was written with schema {number} of topic {typed.name!r}, and the DataFrame has "
+                f"schema {newest}: leave out the option 'schemaNumber', or set it to {number} or more."
             )
         return number
 

@@ -1,9 +1,9 @@
 """Positions of a stream: offsets by topic and partition, and the records of the next micro-batch.
 
 A position is stored in Spark's checkpoint as `{"flights": {"0": 23, "1": 7, "id": "9f…", "schema": 3}}`: the format of
-Spark's Kafka source, plus the topic's id, because a recreated topic of the same name has other records, and for a typed
-topic the number of the schema under which the records up to this position were planned. Topics and partitions are sorted,
-because Spark compares positions as text.
+Spark's Kafka source, plus the topic's id, because a recreated topic of the same name has other records, and for a
+typed topic the number of the schema under which the records up to this position were planned. Topics and partitions are
+sorted, because Spark compares positions as text.
 
 A new partition is added to a position with the offset at which reading starts, in a micro-batch that reads none of its
 records; these come with the next one. So the ranges of a micro-batch depend only on its two positions, and a restarted

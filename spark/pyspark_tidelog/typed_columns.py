@@ -57,7 +57,9 @@ def default_columns(options: ReadOptions, topic: TypedTopic) -> StructType:
             )
         names = [*options.columns, *([DELETED] if options.include_tombstones else [])]
         if DELETED in options.columns:
-            raise OptionError(f"option 'columns': {DELETED!r} is added by the option 'includeTombstones': leave it out.")
+            raise OptionError(
+                f"option 'columns': {DELETED!r} is added by the option 'includeTombstones': leave it out."
+            )
     else:
         fields = {field.name for field in topic.schema.fields}
         chosen = {"_headers"} if options.include_headers else set[str]()
@@ -81,8 +83,8 @@ def typed_columns(options: ReadOptions, topic: TypedTopic, schema: StructType) -
         raise OptionError(f"the schema has the duplicate column {duplicate!r}: name each column once.")
     if options.include_tombstones and DELETED not in names:
         raise OptionError(
-            f"the schema lacks the column {DELETED!r} of type boolean, which tells tombstones from rows: add it, or leave "
-            "out the option 'includeTombstones'."
+            f"the schema lacks the column {DELETED!r} of type boolean, which tells tombstones from rows: add it, or "
+            "leave out the option 'includeTombstones'."
         )
     arrow = pa.schema([_arrow(field, known, topic) for field in schema.fields])
     return TypedColumns(topic, arrow, options.include_tombstones)

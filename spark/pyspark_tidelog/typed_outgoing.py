@@ -1,15 +1,15 @@
 """Rows of a query as rows of a typed topic: the check of the columns, and the place of a row that does not fit.
 
-The columns are the fields of the schema, in any order, and optionally `_partition`, `_timestamp`, `_key`, `_tag` (where the
-schema has no field for them), `_headers`, and `_deleted`, which marks tombstones. Types are checked before a query runs.
-Spark widens numbers in many expressions, so wider integers and decimals than those of a field are accepted, and each value
-is checked when it is written.
+The columns are the fields of the schema, in any order, and optionally `_partition`, `_timestamp`, `_key`, `_tag` (where
+the schema has no field for them), `_headers`, and `_deleted`, which marks tombstones. Types are checked before a query
+runs. Spark widens numbers in many expressions, so wider integers and decimals than those of a field are accepted, and
+each value is checked when it is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -93,9 +93,9 @@ def check_row_columns(schema: StructType, topic: TypedTopic) -> None:
         if column.name not in known:
             hint = did_you_mean(column.name, {name.lower(): name for name in known})
             raise OptionError(
-                f"column {column.name!r} is not a field of schema {topic.schema.number} of topic {topic.name!r}.{hint} The "
-                f"columns are: {', '.join(known)}. Choose them with .select(...), or add the field with: tidelog topic "
-                f"schema evolve {topic.name} --add."
+                f"column {column.name!r} is not a field of schema {topic.schema.number} of topic {topic.name!r}.{hint} "
+                f"The columns are: {', '.join(known)}. Choose them with .select(...), or add the field with: tidelog "
+                f"topic schema evolve {topic.name} --add."
             )
         if (field := fields.get(column.name)) is not None:
             _check_type(column.dataType, field, column.name)
@@ -155,7 +155,8 @@ def _check_struct(given: StructType, field: Field, path: str) -> None:
         if column.name not in children:
             hint = did_you_mean(column.name, {name.lower(): name for name in children})
             raise OptionError(
-                f"column {path!r}: the struct has no field {column.name!r}.{hint} The fields are: {', '.join(children)}."
+                f"column {path!r}: the struct has no field {column.name!r}.{hint} The fields are: "
+                f"{', '.join(children)}."
             )
         _check_type(column.dataType, children[column.name], f"{path}.{column.name}")
     names = given.fieldNames()
@@ -217,8 +218,8 @@ def error_with_row(error: RowError, layout: RowLayout, batch: pa.RecordBatch, ro
             end = middle
     found = _misfit(layout, columns.slice(first, 1)) or error
     return TidelogSourceError(
-        f"row {rows_before + first} of the task's rows (the first is 0) does not fit schema {layout.number} of the topic: "
-        f"{found}"
+        f"row {rows_before + first} of the task's rows (the first is 0) does not fit schema {layout.number} of the "
+        f"topic: {found}"
     )
 
 

@@ -1,8 +1,8 @@
 """The rows of a typed topic in a Spark task, under the schema of the DataFrame.
 
-Batches keep the schema with which they were written. Those of earlier schemas are read under the DataFrame's: a field that
-they lack is null, and narrower values are cast. Of later schemas, new fields are left out; if a field has become wider
-or optional, its values may not fit the declared column, and the read stops.
+Batches keep the schema with which they were written. Those of earlier schemas are read under the DataFrame's: a field
+that they lack is null, and narrower values are cast. Of later schemas, new fields are left out; if a field has become
+wider or optional, its values may not fit the declared column, and the read stops.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class TypedRows:
         topic, partition = offset_range.topic, offset_range.partition
         if batch.layout is None:
             raise TidelogSourceError(
-                f"topic {topic!r}, partition {partition}, offset {batch.base_offset}: the record has no schema, and the "
-                "DataFrame has the columns of a typed topic: create the DataFrame again."
+                f"topic {topic!r}, partition {partition}, offset {batch.base_offset}: the record has no schema, and "
+                "the DataFrame has the columns of a typed topic: create the DataFrame again."
             )
         try:
             return self._table.table(batch, partition, offset_range.start, offset_range.end, only)
@@ -113,9 +113,9 @@ class TypedRows:
             number = self._columns.topic.schema.number
             raise TidelogSourceError(
                 f"topic {topic!r}, partition {partition}, offset {batch.base_offset}: the record has schema "
-                f"{batch.layout.number}, and the columns of the DataFrame are those of schema {number}: {error}. Create "
-                "the DataFrame again without the option 'schemaNumber'; for a stream, restart the query with its "
-                "checkpoint: it continues with the newest schema."
+                f"{batch.layout.number}, and the columns of the DataFrame are those of schema {number}: {error}. "
+                "Create the DataFrame again without the option 'schemaNumber'; for a stream, restart the query with "
+                "its checkpoint: it continues with the newest schema."
             ) from error
 
     def for_spark(self, table: pa.RecordBatch) -> pa.RecordBatch:
@@ -144,13 +144,9 @@ def _hidden(array: Any, *, field: Field, shown: frozenset[int]) -> Any:
     if field.id not in shown:
         return pa.nulls(len(array), array.type)
     if field.type.kind is Kind.STRUCT:
-        children = [
-            _hidden(array.field(at), field=child, shown=shown) for at, child in enumerate(field.children)
-        ]
+        children = [_hidden(array.field(at), field=child, shown=shown) for at, child in enumerate(field.children)]
         return with_children(array, children, array.type)
     if field.type.kind is Kind.LIST:
         items = _hidden(array.values, field=field.children[0], shown=shown)
-        return pa.Array.from_buffers(
-            array.type, len(array), array.buffers()[:2], offset=array.offset, children=[items]
-        )
+        return pa.Array.from_buffers(array.type, len(array), array.buffers()[:2], offset=array.offset, children=[items])
     return array

@@ -198,14 +198,14 @@ def test_columns() -> None:
     assert record_columns(parsed(includeHeaders="true", includeTags="true")) == COLUMN_NAMES
     assert record_columns(parsed()) == tuple(name for name in COLUMN_NAMES if name not in {"headers", "tag"})
     assert record_columns(parsed(columns="offset, headers")) == ("offset", "headers")
-    for given, says in (
+    for more, says in (
         ({"columns": "ofset"}, "Did you mean 'offset'"),
         ({"schemaNumber": "1"}, "'schemaNumber' is for typed topics"),
         ({"includeRecordColumns": "true"}, "'includeRecordColumns' is for typed topics"),
         ({"includeTombstones": "true"}, "'includeTombstones' is for typed topics"),
     ):
         with pytest.raises(OptionError, match=says):
-            record_columns(parsed(**given))
+            record_columns(parsed(**more))
 
 
 def test_a_single_topic() -> None:

@@ -35,7 +35,19 @@ def test_each_type_is_declared_as_spark_expects_it(schema: Schema) -> None:
 def test_types_are_those_of_sql() -> None:
     columns = columns_of_table(EVERY_TYPE)
     assert [spark_type(column.type).simpleString() for column in columns] == [
-        *("timestamp", "string", "string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"),
+        *(
+            "timestamp",
+            "string",
+            "string",
+            "boolean",
+            "tinyint",
+            "smallint",
+            "int",
+            "bigint",
+            "float",
+            "double",
+            "string",
+        ),
         *("binary", "date", "timestamp_ntz", "timestamp", "decimal(1,0)", "decimal(10,2)", "array<int>"),
         *("struct<city:string,Höhe über NN:float>", "int", "bigint", "timestamp"),
         "array<struct<key:string,value:binary>>",
@@ -43,7 +55,9 @@ def test_types_are_those_of_sql() -> None:
     assert spark_field(columns[0], "when it left").metadata == {"comment": "when it left"}
 
 
-LISTS = pa.field("l", pa.list_(pa.field("item", pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.string())]))))
+LISTS = pa.field(
+    "l", pa.list_(pa.field("item", pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.string())])))
+)
 
 
 def declared(a: Any = None, *, element: bool = True, nullable: bool = True, b: bool = True) -> StructField:

@@ -195,14 +195,18 @@ def test_positions_of_typed_topics_have_the_number_of_their_schema(
     following = numbered_at(fake, 3, 35, 0)
     assert restarted.latestOffset(end, ALL) == following
     assert [each.pinned for each in restarted.partitions(end, following)] == [None]
-    assert [each.pinned for each in restarted.partitions(at(fake, 0, 0), at(fake, 9, 0))] == [None], "of an older release"
+    assert [each.pinned for each in restarted.partitions(at(fake, 0, 0), at(fake, 9, 0))] == [None], (
+        "of an older release"
+    )
 
 
 def test_a_frame_with_an_older_schema_than_its_checkpoint_is_refused(fake: FakeClient) -> None:
     older = typed_reader(fake, CHAIN[0])
     start, end = numbered_at(fake, 2, 0, 0), numbered_at(fake, 2, 30, 0)
     for call in (lambda: older.latestOffset(start, ALL), lambda: older.partitions(start, end)):
-        with pytest.raises(TidelogSourceError, match="written with schema 2 .* and the DataFrame has schema 1: leave out"):
+        with pytest.raises(
+            TidelogSourceError, match=r"written with schema 2 .* and the DataFrame has schema 1: leave out"
+        ):
             call()
 
 

@@ -14,7 +14,13 @@ from pyspark_tidelog.typed_columns import comparable_columns, default_columns, t
 from tidelog_proto.schema.topic_schema import Schema
 
 FLIGHTS = schema_of(
-    "at timestamp[us,UTC]", "carrier string required", "gate string", "delay float64", time="at", key="carrier", tag="gate"
+    "at timestamp[us,UTC]",
+    "carrier string required",
+    "gate string",
+    "delay float64",
+    time="at",
+    key="carrier",
+    tag="gate",
 )
 PLAIN = schema_of("offset int64", "partition int32", "key binary")
 
@@ -30,7 +36,13 @@ def test_the_options_choose_columns() -> None:
     assert names(FLIGHTS, includeRecordColumns="true") == [*fields, "_partition", "_offset", "_timestamp", "_headers"]
     assert names(FLIGHTS, includeHeaders="true", includeTags="true") == [*fields, "_headers"]
     assert names(FLIGHTS, includeTombstones="true", columns="delay") == ["delay", "_deleted"]
-    assert names(PLAIN, includeTags="true", includeTombstones="true") == ["offset", "partition", "key", "_tag", "_deleted"]
+    assert names(PLAIN, includeTags="true", includeTombstones="true") == [
+        "offset",
+        "partition",
+        "key",
+        "_tag",
+        "_deleted",
+    ]
     assert names(PLAIN, includeRecordColumns="true")[3:] == [
         *("_partition", "_offset", "_timestamp", "_key", "_headers", "_tag"),
     ]
@@ -57,7 +69,9 @@ def test_required_fields_are_not_null_unless_there_are_tombstones() -> None:
     assert [field.nullable for field in shown] == [False, False, True, True]
     assert all(field.nullable for field in default_columns(options(includeTombstones="true"), topic_of(FLIGHTS))[:-1])
     described = FLIGHTS.fields[1]
-    commented = Schema(1, FLIGHTS.next_field_id, tuple(_described(field, field is described) for field in FLIGHTS.fields))
+    commented = Schema(
+        1, FLIGHTS.next_field_id, tuple(_described(field, field is described) for field in FLIGHTS.fields)
+    )
     assert default_columns(options(), topic_of(commented))["carrier"].metadata == {"comment": "of the flight"}
 
 
@@ -76,7 +90,11 @@ def test_a_schema_of_the_user_is_a_choice_of_columns() -> None:
     with pytest.raises(OptionError, match="lacks the column '_deleted'"):
         declared(delay, includeTombstones="true")
     with pytest.raises(OptionError, match="'carrier' cannot be NOT NULL"):
-        declared(StructField("carrier", StringType(), False), StructField("_deleted", BooleanType()), includeTombstones="true")
+        declared(
+            StructField("carrier", StringType(), False),
+            StructField("_deleted", BooleanType()),
+            includeTombstones="true",
+        )
     with pytest.raises(OptionError, match="duplicate column 'carrier'"):
         declared(delay, delay)
     with pytest.raises(OptionError, match="'_offset' is bigint, not int"):
@@ -110,7 +128,9 @@ def test_filters_narrow_columns_of_records_and_fields_with_a_role() -> None:
 
 
 def test_fields_named_like_columns_of_records_do_not_narrow() -> None:
-    given = filters(("EqualTo", "offset", 7), ("EqualTo", "partition", 7), ("EqualTo", "key", b"x"), ("EqualTo", "topic", "x"))
+    given = filters(
+        ("EqualTo", "offset", 7), ("EqualTo", "partition", 7), ("EqualTo", "key", b"x"), ("EqualTo", "topic", "x")
+    )
     assert narrowed(given, comparable_columns(topic_of(PLAIN))) == narrowed([])
     assert narrowed(given) != narrowed([])
 
@@ -122,7 +142,7 @@ def test_fields_named_like_columns_of_records_do_not_narrow() -> None:
         ("int16", "-7", -7),
         ("int64", str(2**63 - 1), 2**63 - 1),
         ("date32", "2026-01-31", date(2026, 1, 31)),
-        ("timestamp[us]", "2026-01-31T08:00:00", datetime(2026, 1, 31, 8)),
+        ("timestamp[us]", "2026-01-31T08:00:00", datetime(2026, 1, 31, 8)),  # noqa: DTZ001 - without a zone
         ("timestamp[us, UTC]", "2026-01-31T08:00:00+02:00", datetime(2026, 1, 31, 6, tzinfo=UTC)),
     ],
 )
@@ -148,7 +168,7 @@ def test_a_key_given_as_text_is_a_value_of_the_key_field(kind: str, text: str, v
         ("binary", "x", "give its bytes in 'keyHex'"),
     ],
 )
-def test_text_that_is_no_value_of_the_key_field_is_refused(kind: str, text: str, says: str) -> None:
+def test_text_that_is_not_a_value_of_the_key_field_is_refused(kind: str, text: str, says: str) -> None:
     with pytest.raises(OptionError, match=says):
         with_stored_key(options(key=text), topic_of(schema_of(f"k {kind}", "n int8", key="k")))
 

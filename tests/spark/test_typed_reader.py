@@ -33,7 +33,9 @@ def batch_of(schema: Schema, base: int = 0, **columns: list[Any]) -> RecordBatch
     return parsed(encoded(layout, pa.RecordBatch.from_pydict(arrays), base=base), layouts_of(schema))
 
 
-def read(log: FakeLog, columns: TypedColumns, start: int = 0, end: int | None = None, **more: Any) -> list[dict[str, Any]]:
+def read(
+    log: FakeLog, columns: TypedColumns, start: int = 0, end: int | None = None, **more: Any
+) -> list[dict[str, Any]]:
     wanted = OffsetRange("t", 3, start, log.end if end is None else end)
     given: dict[str, Any] = {"max_records": 1000, "fail_on_data_loss": True, **more}
     batches = list(read_rows(wanted, log.fetch, TypedRows(columns), **given))
@@ -49,8 +51,8 @@ def test_rows_of_earlier_schemas_are_read_as_the_client_reads_them(chain: list[S
     source, newest = row_layout(chain[0]), chain[-1]
     batch = parsed(encoded(source, data.draw(rows_of_schema(chain[0]))), {source.number: source})
     wanted = OffsetRange("t", 3, 0, len(batch))
-    for given in ({}, {"includeTombstones": "true"}, {"includeRecordColumns": "true", "includeTombstones": "true"}):
-        columns = pickle.loads(pickle.dumps(columns_of(newest, **given)))
+    for more in ({}, {"includeTombstones": "true"}, {"includeRecordColumns": "true", "includeTombstones": "true"}):
+        columns = pickle.loads(pickle.dumps(columns_of(newest, **more)))
         rows = TypedRows(columns)
         found = rows.for_spark(rows.table(batch, wanted))
         found.validate(full=True)

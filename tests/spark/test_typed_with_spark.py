@@ -76,16 +76,18 @@ def test_fields_are_columns_and_columns_of_records_are_optional(client: Client, 
         ("B6", 3, None),
         ("UA", 1, 70),
     ]
-    assert frame.selectExpr("unix_micros(at) AS at").distinct().first() == ((AT - datetime.fromtimestamp(0, UTC)).total_seconds() * 1e6,)
+    assert frame.selectExpr("unix_micros(at) AS at").distinct().first() == (
+        (AT - datetime.fromtimestamp(0, UTC)).total_seconds() * 1e6,
+    )
     assert frame.where("carrier IS NULL OR delay IS NULL").count() == 1
     assert frame.where("offset = 70 AND carrier = 'UA'").count() == 1
     whole = read(includeRecordColumns="true", includeTombstones="true")
     assert whole.columns[4:] == ["_partition", "_offset", "_timestamp", "_headers", "_tag", "_deleted"]
-    found = {(each._partition, each._offset): each for each in whole.collect()}
+    found = {(each["_partition"], each["_offset"]): each for each in whole.collect()}
     assert len(found) == 4
-    assert found[1, 0]._headers[0].value == b"x"
-    assert found[0, 0]._headers is None
-    assert [each.carrier for each in found.values() if each._deleted] == ["UA"]
+    assert found[1, 0]["_headers"][0].value == b"x"
+    assert found[0, 0]["_headers"] is None
+    assert [each.carrier for each in found.values() if each["_deleted"]] == ["UA"]
     some = read(columns="delay,_offset")
     assert some.columns == ["delay", "_offset"]
     assert some.agg({"delay": "sum"}).first() == (4,)
@@ -115,7 +117,9 @@ def test_views_have_columns(client: Client, topic: str, node: Node, spark: Spark
 
 @given(schemas(), st.data())
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-def test_each_type_survives_both_directions(spark: SparkSession, node: Node, schema: Schema, data: st.DataObject) -> None:
+def test_each_type_survives_both_directions(
+    spark: SparkSession, node: Node, schema: Schema, data: st.DataObject
+) -> None:
     batches = [data.draw(rows_of_schema(schema, tombstones=False)) for _ in range(2)]
     check_round_trip(spark, node, schema, batches)
 
@@ -161,20 +165,30 @@ def check_round_trip(spark: SparkSession, node: Node, schema: Schema, batches: l
 
 def test_rows_are_written_exactly_or_refused(spark: SparkSession, node: Node, client: Client) -> None:
     name = f"fares-{uuid.uuid4().hex}"
-    fields = ["carrier string required", "flight int32", "fare decimal128(6, 2)", "place struct<city: string, zip: int32>"]
+    fields = [
+        "carrier string required",
+        "flight int32",
+        "fare decimal128(6, 2)",
+        "place struct<city: string, zip: int32>",
+    ]
     client.create_topic(name, schema=fields, key="carrier", flush="never")
     good = spark.sql(
         "SELECT 'UA' AS carrier, CAST(7 AS BIGINT) AS flight, CAST(1.5 AS DECIMAL(20, 5)) AS fare, "
         "named_struct('zip', 8001) AS place UNION ALL SELECT 'AA', NULL, NULL, NULL"
     )
     write(good, node, name)
-    rows = sorted(tidelog.read_arrow(name, bootstrap=node.address).read_all().to_pylist(), key=lambda each: each["carrier"])
+    rows = sorted(
+        tidelog.read_arrow(name, bootstrap=node.address).read_all().to_pylist(), key=lambda each: each["carrier"]
+    )
     assert rows == [
         {"carrier": "AA", "flight": None, "fare": None, "place": None},
         {"carrier": "UA", "flight": 7, "fare": Decimal("1.50"), "place": {"city": None, "zip": 8001}},
     ]
     for query, says in (
-        ("SELECT 'UA' AS carrier, id * 1000000000 AS flight FROM range(0, 9, 1, 1)", "row 3 of the task's rows .*Integer value 3000000000 not in range"),
+        (
+            "SELECT 'UA' AS carrier, id * 1000000000 AS flight FROM range(0, 9, 1, 1)",
+            "row 3 of the task's rows .*Integer value 3000000000 not in range",
+        ),
         ("SELECT 'UA' AS carrier, CAST(0.125 AS DECIMAL(9, 3)) AS fare", "row 0 of .*'fare'"),
         ("SELECT IF(id < 2, 'UA', NULL) AS carrier FROM range(0, 3, 1, 1)", "row 2 of .*'carrier'.*required"),
         ("SELECT 'UA' AS carrier, 1.5D AS flight", "column 'flight' must be int, got double: cast it"),
@@ -197,9 +211,11 @@ def test_tombstones_are_written_on_request_and_to_the_partition_of_their_key(
     write(read().selectExpr("carrier", "at", "carrier < 'c2' AS _deleted"), node, topic)
     newest = {}
     for each in read(includeTombstones="true", includeRecordColumns="true").orderBy("_offset").collect():
-        assert newest.setdefault(each.carrier, each)._partition == each._partition
+        assert newest.setdefault(each.carrier, each)["_partition"] == each["_partition"]
         newest[each.carrier] = each
-    assert sorted(carrier for carrier, each in newest.items() if each._deleted) == [f"c{n}" for n in (0, 1, *range(10, 20))]
+    assert sorted(carrier for carrier, each in newest.items() if each["_deleted"]) == [
+        f"c{n}" for n in (0, 1, *range(10, 20))
+    ]
     write(read().selectExpr("'here' AS carrier", "at", "1 AS _partition").limit(1), node, topic)
     assert read(key="here", columns="_partition").first() == (1,)
 
@@ -231,15 +247,22 @@ def test_rows_of_earlier_schemas_are_read_under_the_newest(client: Client, topic
         producer.send({"carrier": "AA", "at": AT, "late": 2**40, "gate": "B7"})
     after = read()
     assert after.dtypes[2:] == [("late", "bigint"), ("offset", "bigint"), ("gate", "string")]
-    assert sorted(map(tuple, after.select("carrier", "late", "gate").collect())) == [("AA", 2**40, "B7"), ("UA", 1, None)]
+    assert sorted(map(tuple, after.select("carrier", "late", "gate").collect())) == [
+        ("AA", 2**40, "B7"),
+        ("UA", 1, None),
+    ]
     assert sorted(map(tuple, read(schemaNumber="1", columns="carrier").collect())) == [("AA",), ("UA",)]
-    with pytest.raises(PySparkException, match="the record has schema 2, and the columns of the DataFrame are those of schema 1"):
+    with pytest.raises(
+        PySparkException, match="the record has schema 2, and the columns of the DataFrame are those of schema 1"
+    ):
         read(schemaNumber="1").collect()
     with pytest.raises(PySparkException, match="has no schema 3; give 1 to 2"):
         read(schemaNumber="3")
 
 
-def test_frames_of_deleted_and_recreated_topics_are_refused(client: Client, topic: str, node: Node, read: Read, spark: SparkSession) -> None:
+def test_frames_of_deleted_and_recreated_topics_are_refused(
+    client: Client, topic: str, node: Node, read: Read, spark: SparkSession
+) -> None:
     frame, other = read(), read()  # Spark repeats the error of a frame without planning it again
     client.delete_topic(topic)
     with pytest.raises(PySparkException, match="does not exist"):

@@ -141,7 +141,11 @@ async def test_repeated_rows_of_a_typed_topic_are_stored_once_whatever_its_schem
     options = replace(given, is_typed=True)
 
     def batch(*numbers: int) -> pa.RecordBatch:
-        columns = {"k": [f"k{n}" for n in numbers], "n": list(numbers), "f": [float("nan") if n % 2 else -0.0 for n in numbers]}
+        columns = {
+            "k": [f"k{n}" for n in numbers],
+            "n": list(numbers),
+            "f": [float("nan") if n % 2 else -0.0 for n in numbers],
+        }
         return pa.record_batch({**columns, "_partition": pa.array([n % 3 or None for n in numbers], pa.int32())})
 
     async def write(batches: Iterator[pa.RecordBatch]) -> WriteResult:
@@ -161,7 +165,13 @@ async def test_repeated_rows_of_a_typed_topic_are_stored_once_whatever_its_schem
             await write(iter([batch(7)]))
         with pytest.raises(TidelogSourceError, match=r"row 3 of the task's rows .*'n': Integer value"):
             await write_rows(
-                iter([batch(1, 2).drop_columns(["f"]), batch(3).drop_columns(["f"]), pa.record_batch({"k": ["x"], "n": pa.array([2**63], pa.uint64())})]),
+                iter(
+                    [
+                        batch(1, 2).drop_columns(["f"]),
+                        batch(3).drop_columns(["f"]),
+                        pa.record_batch({"k": ["x"], "n": pa.array([2**63], pa.uint64())}),
+                    ]
+                ),
                 options,
                 Work("other typed job", 0),
             )
