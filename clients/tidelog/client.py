@@ -49,6 +49,7 @@ from tidelog.requests import (
     committed_positions,
     conversions,
     fetch_and_commit,
+    field_projection,
     key_lookup,
     list_offsets,
     paging,
@@ -257,6 +258,15 @@ class Client:
         """
         self._check_usable()
         return await schema_changes.schema_of(self._router, topic, number)
+
+    async def newest_schema(self, topic: str) -> Schema | None:
+        """Return the newest known schema of a topic, without a request if it is known; None if the topic is not typed.
+
+        Raises:
+            UnknownTopicError: the topic does not exist.
+        """
+        self._check_usable()
+        return (await field_projection.newest_schema(self._router, topic))[1]
 
     async def check_schema(
         self, topic: str, schema: Any = None, *, expected: int | None = None, **changes: Unpack[SchemaChanges]

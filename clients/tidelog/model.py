@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 
 import pyarrow as pa
 
-from tidelog.errors import InvalidRequestError
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at
@@ -381,7 +380,7 @@ class ConsumedBatch:
         left out.
 
         Raises:
-            InvalidRequestError: the schema lacks one of `columns`.
+            ValueError: the schema lacks one of `columns`.
             ProtocolError: CORRUPT_BATCH when the body does not decode.
         """
         if (reader := self.reader()) is not None:
@@ -397,7 +396,7 @@ class ConsumedBatch:
         """Return the reader of the rows; None in an untyped topic.
 
         Raises:
-            InvalidRequestError: the schema lacks one of `columns`.
+            ValueError: the schema lacks one of `columns`.
         """
         layout = self.batch.layout
         if layout is None:
@@ -405,7 +404,7 @@ class ConsumedBatch:
         schema = self.schema or layout.schema
         names = {field.name for field in schema.fields}
         if unknown := [name for name in self.columns or () if name not in names]:
-            raise InvalidRequestError(
+            raise ValueError(
                 f"columns {unknown} are not fields of schema {schema.number} of topic {self.topic!r}; it has "
                 f"{sorted(names)}"
             )

@@ -37,7 +37,7 @@ class Auth(_message.Message):
     def __init__(self, token: _Optional[str] = ..., user: _Optional[str] = ..., password: _Optional[str] = ...) -> None: ...
 
 class Sub(_message.Message):
-    __slots__ = ("sid", "topic", "group", "member", "from_timestamp_ms", "from_timestamp", "resume_token", "resume", "key", "tag", "credit", "on_lag", "max_lag_records", "max_message_bytes")
+    __slots__ = ("sid", "topic", "group", "member", "from_timestamp_ms", "from_timestamp", "resume_token", "resume", "key", "tag", "credit", "on_lag", "max_lag_records", "max_message_bytes", "columns")
     class ResumeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Sub(_message.Message):
     ON_LAG_FIELD_NUMBER: _ClassVar[int]
     MAX_LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     sid: int
     topic: str
     group: str
@@ -74,7 +75,8 @@ class Sub(_message.Message):
     on_lag: str
     max_lag_records: int
     max_message_bytes: int
-    def __init__(self, sid: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[bool] = ..., from_timestamp_ms: _Optional[int] = ..., from_timestamp: _Optional[str] = ..., resume_token: _Optional[str] = ..., resume: _Optional[_Mapping[int, int]] = ..., key: _Optional[bytes] = ..., tag: _Optional[str] = ..., credit: _Optional[_Union[InitialCredit, _Mapping]] = ..., on_lag: _Optional[str] = ..., max_lag_records: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., **kwargs) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sid: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[bool] = ..., from_timestamp_ms: _Optional[int] = ..., from_timestamp: _Optional[str] = ..., resume_token: _Optional[str] = ..., resume: _Optional[_Mapping[int, int]] = ..., key: _Optional[bytes] = ..., tag: _Optional[str] = ..., credit: _Optional[_Union[InitialCredit, _Mapping]] = ..., on_lag: _Optional[str] = ..., max_lag_records: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., **kwargs) -> None: ...
 
 class InitialCredit(_message.Message):
     __slots__ = ("records", "bytes")

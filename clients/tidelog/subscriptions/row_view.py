@@ -73,7 +73,10 @@ class RowView(NamedTuple):
         """
         if self.model is not None:
             check_model(self.model, _schema_of(batch))
-        reader = batch.reader()
+        try:
+            reader = batch.reader()
+        except ValueError as error:
+            raise InvalidRequestError(str(error)) from error
         assert reader is not None
         return json_values(reader, batch.batch) if self.values == "json" else reader.rows(batch.batch)
 

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, Protocol
 from tidelog.cluster.topic_schemas import TopicSchemas, typed_number
 from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_read
 from tidelog.model import TopicPartition
-from tidelog.subscriptions.field_binding import BoundFields
 from tidelog.subscriptions.prefetch import Credit, Window
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Flags, whole_common_batch
@@ -81,7 +80,7 @@ class Subscription:
         positions: partition -> next offset to receive.
         filtered: whether a record filter is set, so that events have gaps.
         schemas: the schemas of typed topics; None: no topic is typed.
-        bound: topic id -> the fields that were requested; topics whose records are read whole are missing.
+        bound: topic id -> the schema by which fields were requested; topics whose records are read whole are missing.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Subscription:
         *,
         filtered: bool = False,
         schemas: TopicSchemas | None = None,
-        bound: Mapping[bytes, BoundFields] | None = None,
+        bound: Mapping[bytes, Schema] | None = None,
     ) -> None:
         self._schemas = schemas
         self._bound = bound or {}
@@ -143,8 +142,7 @@ class Subscription:
         credit = Credit(records, size_bytes)
         self.window.arrived(credit)
         last = len(batches) - 1
-        bound = self._bound.get(topic_id)
-        schema = None if bound is None else bound.schema
+        schema = self._bound.get(topic_id)
         self._listener.prefetched(
             [
                 Prefetched(where, batch, self.window, credit if index == last else None, high_watermark, schema)
@@ -216,7 +214,7 @@ class Subscription:
             return None
         layouts = self._schemas.known(topic_id)
         bound = self._bound.get(topic_id)
-        if number not in layouts or (bound is not None and number > bound.schema.number):
+        if number not in layouts or (bound is not None and number > bound.number):
             raise _MissingSchemaError(number)
         return layouts
 

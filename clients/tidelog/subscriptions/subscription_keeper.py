@@ -560,7 +560,7 @@ class SubscriptionKeeper:
             self,
             filtered=self._record_filter is not None,
             schemas=self._router.schemas,
-            bound=bound,
+            bound={topic_id: fields.schema for topic_id, fields in bound.items()},
         )
         subscription_id = connection.new_subscription_id()
         connection.subscribe(subscription_id, subscription)

@@ -121,6 +121,10 @@ class Client:
         """See `tidelog.Client.schema`."""
         return self._thread.run(lambda: self._client.schema(topic, number))
 
+    def newest_schema(self, topic: str) -> Schema | None:
+        """See `tidelog.Client.newest_schema`."""
+        return self._thread.run(lambda: self._client.newest_schema(topic))
+
     def check_schema(
         self, topic: str, schema: Any = None, *, expected: int | None = None, **changes: Unpack[SchemaChanges]
     ) -> NextSchema:

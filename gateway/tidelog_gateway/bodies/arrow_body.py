@@ -1,8 +1,8 @@
 """Parser of a request body with records as an Arrow IPC stream; it creates no Python object per record.
 
-The schema may have only the columns of records, in types that cannot expand. The rows and decompressed bytes that a
-record batch announces are checked against limits before Arrow decodes the batch. Decoded columns are validated in full
-(offsets, UTF-8) before they are used.
+The schema may have only the columns of records, or the fields of a typed topic and some columns of its records, in
+types that cannot expand. The rows and decompressed bytes that a record batch announces are checked against limits
+before Arrow decodes the batch. Decoded columns are validated in full (offsets, UTF-8) before they are used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from tidelog_gateway.budget.request_budget import Body, BodyReservation
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
 from tidelog_proto.batch.ipc_message import PREFIX_BYTES, describe
+from tidelog_proto.batch.typed_rows import DELETED
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import KIB
+from tidelog_proto.limits import KIB, SCHEMA_DEPTH_MAX
+from tidelog_proto.schema.topic_schema import Schema
 
 MESSAGES_MAX: Final = 1_000
 """Maximum number of record batches in one body, because each batch has a fixed cost."""
@@ -50,27 +52,38 @@ Hold = Callable[[int], None]
 
 
 class ArrowRecords(NamedTuple):
-    """The record batches of a stream without the empty ones, converted to the canonical column types.
+    """The record batches of a stream without the empty ones: in the canonical column types, or rows as they were sent.
 
     Attributes:
+        are_rows: whether the columns are fields of a typed topic.
         size_bytes: total size of the buffers of a single batch that was sent in the canonical types; otherwise None.
     """
 
     batches: list[pa.RecordBatch]
     row_count: int
     size_bytes: int | None = None
+    are_rows: bool = False
 
 
 async def arrow_records(
-    body: Body, *, records_max: int, decoded_bytes_max: int, hold: Hold, pace: Callable[[], Awaitable[None]]
+    body: Body,
+    *,
+    records_max: int,
+    decoded_bytes_max: int,
+    hold: Hold,
+    pace: Callable[[], Awaitable[None]],
+    row_schema: Schema | None = None,
 ) -> ArrowRecords:
     """Read an Arrow stream of at most `records_max` rows.
+
+    Args:
+        row_schema: the newest schema of a typed topic; None: the columns are those of records.
 
     Raises:
         Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream,
             has no rows or too many, or its columns are not those of records; also those that `hold` and `pace` raise.
     """
-    plain = plain_batch(body)
+    plain = plain_batch(body) if row_schema is None else None
     if plain is not None:
         _check_limits(plain[1].rows, records_max, plain[1].size_bytes, decoded_bytes_max)
         if _takes_turns(plain[1]):
@@ -78,7 +91,7 @@ async def arrow_records(
         return _plain_records(body, *plain)
     source = pa.BufferReader(body)
     messages = _Messages(source)
-    schema, casts, _ = _schema(messages.next())
+    schema, casts, _ = _schema(messages.next()) if row_schema is None else _rows_schema(messages.next(), row_schema)
     batches: list[pa.RecordBatch] = []
     count = decoded_bytes = copied_bytes = 0
     work_us = 0.0
@@ -104,12 +117,12 @@ async def arrow_records(
             work_us = 0.0
             await pace()
         if rows:
-            batches.append(_columns(message, schema, where))
+            batches.append(_columns(message, schema, where, are_rows=row_schema is not None))
     if source.tell() != len(body):
         raise _fault("the body has bytes after the end of the stream; send one stream per request")
     if not count:
         raise _fault("the stream has no records; send at least one")
-    return ArrowRecords(batches, count)
+    return ArrowRecords(batches, count, are_rows=row_schema is not None)
 
 
 def records_at_once(body: Body, *, records_max: int, decoded_bytes_max: int) -> ArrowRecords | None:
@@ -222,8 +235,7 @@ def _schema(message: Any) -> _KnownSchema:
     Raises:
         Problem: 422.
     """
-    if message is None or message.type != "schema":
-        raise _fault("the body is not an Arrow IPC stream: it does not begin with a schema")
+    _check_is_schema(message)
     metadata = memoryview(message.metadata).tobytes()
     known = _SCHEMAS.get(metadata)
     if known is not None:
@@ -234,7 +246,8 @@ def _schema(message: Any) -> _KnownSchema:
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:  # ValueError: a name is not UTF-8
         raise _no_stream(error) from error
     if faults:
-        raise invalid([{"pointer": "", "detail": fault} for fault in faults])
+        problem = invalid([{"pointer": "", "detail": fault} for fault in faults])
+        raise WrongColumns(problem.status, problem.code, problem.detail, extra=problem.extra)
     casts = any(not kind.equals(_CANONICAL[name]) for name, kind in zip(schema.names, schema.types, strict=True))
     if len(metadata) > _CACHED_BYTES_MAX:
         return _KnownSchema(schema, casts, None)
@@ -244,6 +257,65 @@ def _schema(message: Any) -> _KnownSchema:
     if len(_SCHEMAS) > _SCHEMAS_MAX:
         _SCHEMAS.popitem(last=False)
     return known
+
+
+def _check_is_schema(message: Any) -> None:
+    if message is None or message.type != "schema":
+        raise _fault("the body is not an Arrow IPC stream: it does not begin with a schema")
+
+
+class WrongColumns(Problem):
+    """The columns of a stream are not those of records; in a typed topic they may be fields."""
+
+
+def _rows_schema(message: Any, row_schema: Schema) -> _KnownSchema:
+    """Return the schema of a stream of rows after checking that its columns are fields, or columns of the records.
+
+    Raises:
+        Problem: 422.
+    """
+    _check_is_schema(message)
+    try:
+        schema = pa.ipc.read_schema(message)
+        names = schema.names
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:  # ValueError: a name is not UTF-8
+        raise _no_stream(error) from error
+    fields = [field.name for field in row_schema.fields]
+    known = {*fields, *_OF_ROWS}
+    if len(names) > len(known) * 2:
+        raise _fault(f"the schema has {len(names)} columns; the topic has {len(fields)} fields")
+    faults = [
+        f"column {name!r} is duplicate; send it once"
+        if name in known
+        else f"column {name!r} is not a field of schema {row_schema.number}, which has {', '.join(fields)}"
+        for name in dict.fromkeys(names)
+        if name not in known or names.count(name) > 1
+    ]
+    faults += [
+        f"column {name}: the type {_short(kind)} is not supported; send plain columns, lists and structs"
+        for name, kind in zip(names, schema.types, strict=True)
+        if not _is_plain(kind, SCHEMA_DEPTH_MAX + 1)
+    ]
+    if faults:
+        raise invalid([{"pointer": "", "detail": fault} for fault in faults])
+    return _KnownSchema(schema, casts=True, layout=None)
+
+
+_OF_ROWS: Final = ("_timestamp", "_key", "_headers", "_tag", DELETED)
+"""Columns of rows besides the fields."""
+
+
+def _is_plain(kind: Any, depth: int) -> bool:
+    """Return whether each value of a type has memory of its own, and the type has at most `depth` levels."""
+    if isinstance(kind, pa.BaseExtensionType) or not depth:
+        return False
+    if pa.types.is_struct(kind):
+        return all(_is_plain(kind.field(at).type, depth - 1) for at in range(kind.num_fields))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _is_plain(kind.value_type, depth - 1)
+    if pa.types.is_map(kind):
+        return _is_plain(kind.key_type, depth - 1) and _is_plain(kind.item_type, depth - 1)
+    return pa.types.is_primitive(kind) or _is_bytes(kind) or pa.types.is_null(kind) or pa.types.is_decimal(kind)
 
 
 def plain_batch(body: Body) -> tuple[pa.Schema, PlainBatch] | None:
@@ -387,7 +459,7 @@ def _length_of(body: bytes | memoryview, offset: int, stored_bytes: int, where: 
     return stored_bytes - _LENGTH.size if length == -1 else length
 
 
-def _columns(message: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
+def _columns(message: Any, schema: pa.Schema, where: str, *, are_rows: bool = False) -> pa.RecordBatch:
     """Decode and validate a record batch whose announced size is within the limits.
 
     Raises:
@@ -396,7 +468,7 @@ def _columns(message: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
     try:
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
-        return canonical(batch)
+        return batch if are_rows else canonical(batch)
     except (pa.ArrowException, OSError, EOFError, TypeError, ValueError) as error:
         raise _fault(f"{where}: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 from starlette.types import Scope
 
-from tidelog_gateway.bodies.arrow_body import arrow_records, hold_room, records_at_once
+from tidelog_gateway.bodies.arrow_body import WrongColumns, arrow_records, hold_room, records_at_once
 from tidelog_gateway.bodies.content_type import ARROW
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.budget.request_budget import Body
@@ -43,7 +43,8 @@ def arrow_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
 async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) -> JsonAnswer | None:
     """Publish the columns of a body, like `publishing.route.publish_records`.
 
-    Return None, with nothing published, if the stream is too large to be read without yielding to the event loop.
+    Return None, with nothing published, if the stream is too large to be read without yielding to the event loop, or
+    has other columns than records.
     """
     if gateway.caller is not None and len(body) > AT_ONCE_BYTES:
         await check_may_publish(scope, gateway, topic)
@@ -60,7 +61,7 @@ async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) 
                 hold=partial(hold_room, scope, len(body)),
                 pace=_refuse_turn,
             )
-        except _TakesTurnsError:
+        except (_TakesTurnsError, WrongColumns):
             return None
     answer, status = await publish_columns(gateway, topic, columns, None)
     return JsonAnswer(status, orjson.dumps(answer))

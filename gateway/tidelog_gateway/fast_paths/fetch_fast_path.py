@@ -12,7 +12,7 @@ from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fast_paths.fast_path import AcceptedRequest, JsonAnswer, prefers_json
-from tidelog_gateway.reading.partition_route import NO_FILTER, fetch_json
+from tidelog_gateway.reading.partition_route import NO_FILTER, Bounds, fetch_json
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_topic_name
 
@@ -59,8 +59,7 @@ async def _fetched(
         answer,
         (topic, partition, numbers[b"offset"]),
         NO_FILTER,
-        max_records=numbers.get(b"max_records"),
-        max_bytes=numbers.get(b"max_bytes"),
-        wait_ms=numbers.get(b"wait_ms", 0),
+        Bounds(numbers.get(b"max_records"), numbers.get(b"max_bytes"), numbers.get(b"wait_ms", 0)),
+        scope=scope,
     )
     return JsonAnswer(200, data, varies=True)

@@ -35,8 +35,9 @@ from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.protocol.messages import INTEGER_MAX
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.protocol.ws_protocol import BATCH_MEMBERS_BYTES, TOKEN_GROWTH_CHARS, Subscription, WsProtocol
-from tidelog_gateway.records.json_encoding import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, JsonRecords
+from tidelog_gateway.records.json_encoding import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, JsonRecords
 from tidelog_gateway.records.plain_json import PLAIN_RECORDS_MAX, plain_json
+from tidelog_gateway.records.row_batches import reader_of
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -260,14 +261,15 @@ class SharedFeed:
         if not self._ahead.decode(batch):
             return False
         records_max, bytes_max = self._settings.ws_batch_records_max, self._settings.ws_batch_bytes_max
-        whole = await self._whole(batch, records_max)
+        whole = await self._whole(batch, records_max) if batch.layout is None else None
         if whole is not None:
             await self._push(partition, batch.base_offset, batch.end_offset, whole)
             self._ahead.done(batch)
             return True
-        reader = BatchReader(batch)
+        reader = reader_of(consumed)
         while len(reader):
             await self._wanted()
+            await reader.prepare()
             size_bytes_max = reader.json_bytes_max(records_max, bytes_max)
             await self._outlet.wait_for_room(size_bytes_max)
             try:

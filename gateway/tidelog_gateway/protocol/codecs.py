@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.protocol.messages import ClientMessage
 from tidelog_gateway.records.json_decoding import Records
-from tidelog_gateway.records.json_encoding import BatchReader
+from tidelog_gateway.records.row_batches import RecordReader
 
 
 class EncodedRecords(NamedTuple):
@@ -83,11 +83,11 @@ class Codec(Protocol):
         """Send an encoded message."""
         ...
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
+    def take(self, reader: RecordReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records of a batch, encoded; see `BatchReader.take_json`."""
         ...
 
-    def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
+    def bytes_max(self, reader: RecordReader, records_max: int, bytes_max: int) -> int:
         """Return the approximate maximum length of the next records when encoded."""
         ...
 

@@ -16,7 +16,7 @@ from tidelog_gateway.problems import Problem, body_faults, invalid
 from tidelog_gateway.protocol.codecs import Codec, EncodedRecords, MessageError, Parsed
 from tidelog_gateway.protocol.messages import INTEGER_MAX, ClientMessage, Pub
 from tidelog_gateway.records.json_decoding import RawRecord, Records, records_of
-from tidelog_gateway.records.json_encoding import BatchReader
+from tidelog_gateway.records.row_batches import RecordReader
 from tidelog_gateway.requests.repeated_members import NOTHING, Opaque, refuse_repeats_in
 
 
@@ -65,11 +65,11 @@ class JsonCodec:
         """Send a text message."""
         await socket.send_text(data.decode())
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
+    def take(self, reader: RecordReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records as a JSON array."""
         return EncodedRecords(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
 
-    def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
+    def bytes_max(self, reader: RecordReader, records_max: int, bytes_max: int) -> int:
         """Return an estimate of the maximum encoded length of the next records, with each byte escaped."""
         return reader.json_bytes_max(records_max, bytes_max)
 

@@ -34,11 +34,13 @@ from tidelog_gateway.protocol.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_gateway.records.json_decoding import JsonRecord, PartitionNumber
 from tidelog_gateway.requests.parameters import KEY_CHARS_MAX, KeyEncoding
 from tidelog_proto.limits import (
+    FIELD_NAME_BYTES_MAX,
     GROUP_NAME_BYTES_MAX,
     KIB,
     LISTED_PARTITIONS_MAX,
     NOTE_BYTES_MAX,
     PARTITIONS_MAX,
+    SCHEMA_LEAVES_MAX,
     TAG_BYTES_MAX,
     TIMESTAMP_MS_MAX,
     TOPIC_NAME_CHARS_MAX,
@@ -165,6 +167,13 @@ class Sub(_Message):
     key: Annotated[str | None, Field(max_length=KEY_CHARS_MAX)] = None
     key_encoding: KeyEncoding = "utf8"
     tag: Annotated[str | None, Field(max_length=TAG_BYTES_MAX)] = None
+    columns: (
+        Annotated[
+            list[Annotated[str, Field(max_length=FIELD_NAME_BYTES_MAX)]],
+            Field(min_length=1, max_length=SCHEMA_LEAVES_MAX, fail_fast=True),
+        ]
+        | None
+    ) = None
     credit: InitialCredit
     on_lag: Literal["pause", "skip", "close"] = "pause"
     max_lag_records: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None

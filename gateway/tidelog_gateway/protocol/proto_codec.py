@@ -17,7 +17,7 @@ from tidelog_gateway.protocol.codecs import Codec, EncodedRecords, MessageError,
 from tidelog_gateway.protocol.messages import INTEGER_MAX, ClientMessage, Pub
 from tidelog_gateway.protocol.proto_records import proto_bytes_max, records_in_proto, take_proto
 from tidelog_gateway.protocol.resume_tokens import varint
-from tidelog_gateway.records.json_encoding import BatchReader
+from tidelog_gateway.records.row_batches import RecordReader
 from tidelog_proto import websocket_pb2 as pb
 
 _BATCH_TAG: Final = bytes([pb.ServerMessage.BATCH_FIELD_NUMBER << 3 | 2])
@@ -84,11 +84,11 @@ class ProtoCodec:
         """Send a binary message."""
         await socket.send_bytes(data)
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
+    def take(self, reader: RecordReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records as the field `records` of a `Batch`."""
         return take_proto(reader, records_max, bytes_max, encoded_bytes_max)
 
-    def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
+    def bytes_max(self, reader: RecordReader, records_max: int, bytes_max: int) -> int:
         """Return the approximate maximum length of the next records when encoded."""
         return proto_bytes_max(reader, records_max, bytes_max)
 
@@ -131,8 +131,9 @@ def _request(name: str, message: Any) -> dict[str, Any]:
     for member in ("resume", "offsets"):
         if member in members:
             members[member] = dict(members[member])
-    if "partitions" in members:
-        members["partitions"] = list(members["partitions"])
+    for member in ("partitions", "columns"):
+        if member in members:
+            members[member] = list(members[member])
     if name == "sub":
         if "key" in members:
             members |= {"key": base64.b64encode(message.key).decode("ascii"), "key_encoding": "base64"}

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidelog_gateway.problems import invalid, pointer
 from tidelog_gateway.protocol.codecs import EncodedRecords
 from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, Records
-from tidelog_gateway.records.json_encoding import BatchReader
+from tidelog_gateway.records.row_batches import RecordReader
 from tidelog_proto import websocket_pb2 as pb
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 
@@ -56,7 +56,7 @@ def records_in_proto(records: Sequence[pb.PubRecord], now_us: int) -> Records:
     )
 
 
-def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
+def take_proto(reader: RecordReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
     """Take the next records as the field `records` of a `Batch`; see `BatchReader.take_json` for the limits."""
     rows = reader.peek(records_max, bytes_max)
     batch = pb.Batch()
@@ -68,7 +68,7 @@ def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_by
     return EncodedRecords(batch.SerializeToString(), count, rows.payload_ends[count - 1])
 
 
-def proto_bytes_max(reader: BatchReader, records_max: int, bytes_max: int) -> int:
+def proto_bytes_max(reader: RecordReader, records_max: int, bytes_max: int) -> int:
     """Return the approximate maximum length of the next records when encoded."""
     rows = reader.peek(records_max, bytes_max)
     headers = 0

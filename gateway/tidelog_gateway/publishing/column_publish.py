@@ -56,8 +56,10 @@ async def publish_columns(
     """
     check_topic_name(topic)
     outcomes: list[ChunkOutcome] | None = None
-    if len(records.batches) == 1:
-        columns: pa.RecordBatch | pa.Table = records.batches[0]
+    if records.are_rows:
+        columns: pa.RecordBatch | pa.Table = pa.Table.from_batches(records.batches)
+    elif len(records.batches) == 1:
+        columns = records.batches[0]
         put = methodcaller("put_columns", columns, partition, records.size_bytes)
         try:
             outcomes = await gateway.producers.store_at_once(topic, put)

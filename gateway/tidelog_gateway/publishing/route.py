@@ -177,6 +177,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     if body_format == formats.ARROW:
         columns = await arrow_records(
             body,
+            row_schema=await gateway.client.newest_schema(topic),
             records_max=gateway.settings.records_per_request_max,
             decoded_bytes_max=gateway.settings.body_bytes_max,
             hold=partial(hold_room, request.scope, len(body)),

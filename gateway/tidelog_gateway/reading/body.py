@@ -18,13 +18,16 @@ from tidelog.model import Fetched
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.callers.turns import Pace
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.reading.formats import RecordFormat
+from tidelog_gateway.reading.formats import RecordFormat, RowsFormat
+from tidelog_gateway.reading.row_selection import RowSelection, later_schema
 from tidelog_gateway.reading.text_columns import SLICE_BYTES
 from tidelog_gateway.reading.values import FAULT_TEXTS, ValueEncoding, first_fault
-from tidelog_gateway.records.json_encoding import check_untyped, payload_sizes
+from tidelog_gateway.records.json_encoding import payload_sizes
+from tidelog_gateway.records.row_batches import parts_of, record_columns, rendered
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at
+from tidelog_proto.batch.row_reader import RowReader
 from tidelog_proto.limits import MIB
 
 DECODED_APART_BYTES: Final = 1 * MIB
@@ -58,6 +61,7 @@ class RecordsBody:
         pace: waits for the turn of the next slice.
         records_max: maximum number of records.
         bytes_max: limit of the payload; the first record may exceed it.
+        rows: of a typed topic, whose values are JSON objects; None: the topic is not typed.
         written_max: approximate limit of the encoded bytes; the first record may exceed it.
 
     Attributes:
@@ -77,6 +81,7 @@ class RecordsBody:
         records_max: int,
         bytes_max: int,
         written_max: int,
+        rows: RowSelection | None = None,
     ) -> None:
         self.records = 0
         self.fault: Fault | None = None
@@ -85,6 +90,7 @@ class RecordsBody:
         self._format = record_format
         self._encoding: ValueEncoding | None = encoding
         self._answer = answer
+        self._rows = rows
         self.pace = pace
         self._written_max = written_max
         self._parts = [record_format.begin()]
@@ -136,10 +142,63 @@ class RecordsBody:
     async def _take_batch(self, partition: int, batch: RecordBatch, held_bytes: int) -> int:
         if batch.header.codec != Codec.NONE and batch.header.uncompressed_length > DECODED_APART_BYTES:
             await asyncio.to_thread(batch.columns)
-        check_untyped(batch)
-        columns = columns_at(batch, partition)
+        if batch.layout is not None:
+            return await self._take_rows(partition, batch, held_bytes)
+        return await self._take_columns(columns_at(batch, partition), batch.end_offset, held_bytes)
+
+    async def _take_rows(self, partition: int, batch: RecordBatch, held_bytes: int) -> int:
+        """Encode the rows of a typed batch in parts; see `take`.
+
+        Raises:
+            Problem: 503, the first batch has a later schema than the response.
+        """
+        assert self._rows is not None, "the topic is known to be typed"
+        reader = self._rows.reader(batch)
+        if reader is None:
+            if not self.records:
+                raise later_schema()
+            self.bytes_left = 0
+            return batch.base_offset
+        if isinstance(self._format, RowsFormat):
+            parts = parts_of(batch, records_max=self.records_left, bytes_max=self._format.slice_bytes)
+        else:
+            parts = parts_of(batch)
+        for part in parts:
+            if self.is_full:
+                return part.base_offset
+            if isinstance(self._format, RowsFormat):
+                next_offset = await self._take_table(self._format, part, reader, partition, held_bytes)
+            else:
+                await self.pace()
+                columns = record_columns(part, await rendered(part, reader), partition)
+                next_offset = await self._take_columns(columns, part.end_offset, held_bytes)
+            if next_offset < part.end_offset:
+                return next_offset
+        return batch.end_offset
+
+    async def _take_table(
+        self, rows_format: RowsFormat, part: RecordBatch, reader: RowReader, partition: int, held_bytes: int
+    ) -> int:
+        """Encode the rows of a part as Arrow columns, without tombstones."""
+        await self.pace()
+        count = min(len(part), self.records_left)
+        if count < len(part):
+            part = part.part(0, count)
+        table = reader.record_table(part, partition)
+        if table.num_rows:
+            written = rows_format.rows(table)
+            self._parts.append(written)
+            self._written_bytes += len(written)
+        self.records += count
+        self.records_left -= count
+        self.bytes_left -= table.nbytes
+        await self.reserve(held_bytes)
+        return part.end_offset
+
+    async def _take_columns(self, columns: pa.RecordBatch, end_offset: int, held_bytes: int) -> int:
+        """Encode records with the columns of `RECORDS_SCHEMA`; return the next offset, `end_offset` after the last."""
         if not columns.num_rows:
-            return batch.end_offset
+            return end_offset
         ends = np.cumsum(payload_sizes(columns).to_numpy(zero_copy_only=False))
         fitting = int(np.searchsorted(ends, self.bytes_left, side="right"))
         count = min(columns.num_rows, self.records_left, max(fitting, 0 if self.records else 1))
@@ -152,7 +211,7 @@ class RecordsBody:
             if written < end - first:
                 offset: int = columns.column("offset")[first + written].as_py()
                 assert self._encoding is not None
-                self.fault = Fault(partition, offset, self._encoding)
+                self.fault = Fault(columns.column("partition")[0].as_py(), offset, self._encoding)
                 return offset
             await self.reserve(held_bytes)
             if self._written_bytes >= self._written_max:
@@ -161,7 +220,7 @@ class RecordsBody:
         if count < columns.num_rows:
             self.bytes_left = 0  # the limits allow no further record
             return int(columns.column("offset")[count].as_py())
-        return batch.end_offset
+        return end_offset
 
     def _slices(self, ends: Any, count: int) -> Iterator[tuple[int, int]]:
         """Yield the bounds of slices of the first `count` rows; a row larger than a slice is a slice of its own."""
@@ -175,7 +234,8 @@ class RecordsBody:
 
     async def _write(self, columns: pa.RecordBatch) -> int:
         """Encode rows up to the first fault, and return their number."""
-        fault = await first_fault(columns.column("value"), self._encoding, self.pace)
+        encoding = self._encoding if self._rows is None else None  # JSON objects fit every encoding
+        fault = await first_fault(columns.column("value"), encoding, self.pace)
         if fault is not None:
             columns = columns.slice(0, fault)
         if columns.num_rows:

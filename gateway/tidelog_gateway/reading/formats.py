@@ -15,6 +15,7 @@ from tidelog_gateway.reading.text_columns import SLICE_BYTES, SLICE_RECORDS, byt
 from tidelog_gateway.reading.values import ValueEncoding, texts_of
 from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON, NDJSON
 from tidelog_proto.batch.columns import with_tight_headers
+from tidelog_proto.batch.exact_rows import exact_values
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 from tidelog_proto.limits import BATCH_RECORDS_MAX, MIB
 
@@ -191,6 +192,38 @@ class ArrowFormat:
         """See `RecordFormat`."""
         del members
         return _ARROW_END
+
+
+class RowsFormat:
+    """An Arrow IPC stream with the fields of a typed topic and columns of the records, without tombstones."""
+
+    media_type = ARROW
+    slice_bytes = MIB
+    slice_records = BATCH_RECORDS_MAX
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def begin(self) -> bytes:
+        """See `RecordFormat`."""
+        return self._schema.serialize().to_pybytes()
+
+    def rows(self, columns: pa.RecordBatch) -> bytes:
+        """Encode one slice; `columns` are those of the schema."""
+        # Arrow's writer keeps data outside of a slice if the slice has only empty lists.
+        arrays = [exact_values(each) if _has_lists(each.type) else each for each in columns.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=columns.schema).serialize().to_pybytes()
+
+    def end(self, members: Mapping[str, Any]) -> bytes:
+        """See `RecordFormat`."""
+        del members
+        return _ARROW_END
+
+
+def _has_lists(kind: Any) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_lists(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(pa.types.is_list(kind))
 
 
 _ARROW_END: Final = b"\xff\xff\xff\xff\0\0\0\0"

@@ -21,32 +21,39 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched
 from tidelog_gateway.auth.credentials import credentials_refused
 from tidelog_gateway.auth.needed_permission import requiring
 from tidelog_gateway.budget.response_reservation import ResponseReservation, reservation_of
-from tidelog_gateway.callers.turns import client_gone
+from tidelog_gateway.callers.turns import client_gone, turns_of
 from tidelog_gateway.coalescing.shared_reads import ReadPosition, ReadResult, Written
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
+from tidelog_gateway.reading.body import RecordsBody
+from tidelog_gateway.reading.formats import JsonFormat
 from tidelog_gateway.reading.response import (
     ANSWERS,
     PARTITION_HEADERS,
     VARY,
+    WRITTEN_SHARE,
     RecordsResponse,
     ValueEncodingQuery,
     body_of,
     media_type_of,
     records_response,
 )
+from tidelog_gateway.reading.row_selection import RowSelection, row_selection
 from tidelog_gateway.records.json_encoding import BatchReader, JsonRecords
 from tidelog_gateway.records.plain_json import PLAIN_RECORDS_MAX, plain_json
-from tidelog_gateway.requests.content_negotiation import JSON
+from tidelog_gateway.requests.columns import ColumnsQuery
+from tidelog_gateway.requests.content_negotiation import ARROW, JSON
 from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import KIB
@@ -86,8 +93,13 @@ class RecordView(BaseModel):
     offset: int
     timestamp_ms: int
     key: str | None
-    value: Annotated[str | None, Field(description="null is a tombstone.")]
-    value_encoding: Annotated[Literal["utf8", "base64"], Field(description="base64 for values that are not UTF-8.")]
+    value: Annotated[
+        str | dict[str, Any] | None, Field(description="null is a tombstone; in a typed topic an object, the row.")
+    ]
+    value_encoding: Annotated[
+        Literal["utf8", "base64", "json"],
+        Field(description="base64 for values that are not UTF-8, json for the rows of a typed topic."),
+    ]
     key_encoding: Literal["base64"] | None = None
     headers: list[list[str | None]] | None = None
     tag: str | None = None
@@ -135,6 +147,7 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
     value_encoding: ValueEncodingQuery = None,
+    columns: ColumnsQuery = None,
 ) -> Response:
     """Read from an offset, a time, or an end of the log; by default `from=earliest`.
 
@@ -155,15 +168,17 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     record_filter = RecordFilter(parse_key(key, key_encoding) if key is not None else None, tag)
     place = topic, partition, start
     answer = reservation_of(request)
-    if media_type == JSON and value_encoding is None:
-        data = await fetch_json(
-            gateway, answer, place, record_filter, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
-        )
+    if media_type == JSON and value_encoding is None and columns is None:
+        bounds = Bounds(max_records, max_bytes, wait_ms)
+        data = await fetch_json(gateway, answer, place, record_filter, bounds, scope=request.scope)
         return Response(data, headers=VARY, media_type=JSON)
     limits = limits_of(gateway, max_records, max_bytes)
-    body = body_of(gateway, request, media_type, value_encoding, numbered=False, limits=limits)
+    rows = await row_selection(gateway, topic, columns, is_pinned=media_type == ARROW)
+    body = body_of(gateway, request, media_type, value_encoding, numbered=False, limits=limits, rows=rows)
     size_bytes = native_bytes(*limits)
-    read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
+    read = await fetch_matching(
+        gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms, rows=rows
+    )
     fetched = read.fetched
     next_offset = await body.take(partition, fetched)
     if body.fault is not None and not body.records:
@@ -177,15 +192,22 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     return await records_response(gateway, body, media_type, members, headers)
 
 
+class Bounds(NamedTuple):
+    """The parameters of a fetch with these names; None selects the default."""
+
+    max_records: int | None
+    max_bytes: int | None
+    wait_ms: int
+
+
 async def fetch_json(
     gateway: Gateway,
     answer: ResponseReservation,
     place: tuple[str, int, int],
     record_filter: RecordFilter,
+    bounds: Bounds,
     *,
-    max_records: int | None,
-    max_bytes: int | None,
-    wait_ms: int,
+    scope: Scope,
 ) -> bytes:
     """Fetch records from `place` (topic, partition, offset), and return a `FetchView` as JSON.
 
@@ -194,11 +216,14 @@ async def fetch_json(
             response budget.
         TidelogError: as `Client.fetch`.
     """
+    max_records, max_bytes, wait_ms = bounds
     check_limits(gateway, max_records, max_bytes, wait_ms)
     records_max, bytes_max = limits_of(gateway, max_records, max_bytes)
     size_bytes = native_bytes(records_max, bytes_max)
     if record_filter != NO_FILTER:
         read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
+        if _has_rows(read.fetched):
+            return await _json_of_rows(gateway, answer, place, read.fetched, (records_max, bytes_max), scope=scope)
         return await _json(gateway, answer, read, records_max, bytes_max)
     sizes, partition = gateway.read_sizes, place[:2]
     likely_bytes = sizes.likely(*partition, records_max, size_bytes)
@@ -206,7 +231,49 @@ async def fetch_json(
     if likely_bytes < size_bytes and _is_short(read.fetched, records_max):
         read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
     sizes.note(*partition, read.fetched.batches)
+    if _has_rows(read.fetched):
+        return await _json_of_rows(gateway, answer, place, read.fetched, (records_max, bytes_max), scope=scope)
     return await _json(gateway, answer, read, records_max, bytes_max)
+
+
+def _has_rows(fetched: Fetched) -> bool:
+    return bool(fetched.batches) and fetched.batches[0].layout is not None
+
+
+async def _json_of_rows(
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    fetched: Fetched,
+    limits: tuple[int, int],
+    *,
+    scope: Scope,
+) -> bytes:
+    """Return the records of a typed topic as a `FetchView` in JSON; rendering takes turns with other requests.
+
+    Raises:
+        Problem: 503, the budget was exhausted for too long, or the gateway stops.
+    """
+    rows = await row_selection(gateway, place[0], None)
+    body = RecordsBody(
+        JsonFormat("json", numbered=False),
+        "json",
+        answer,
+        turns_of(gateway, HTTPConnection(scope)),
+        records_max=limits[0],
+        bytes_max=limits[1],
+        written_max=gateway.settings.connection_out_bytes_max // WRITTEN_SHARE,
+        rows=rows,
+    )
+    next_offset = await body.take(place[1], fetched)
+    members = {
+        "next_offset": next_offset,
+        "log_start_offset": fetched.log_start_offset,
+        "high_watermark": fetched.high_watermark,
+    }
+    data = await body.finish(members)
+    gateway.metrics.http_records_out.inc(body.records)
+    return data
 
 
 def _is_short(fetched: Fetched, records_max: int) -> bool:
@@ -284,6 +351,7 @@ async def fetch_matching(
     *,
     size_bytes: int,
     wait_ms: int,
+    rows: RowSelection | None = None,
 ) -> ReadResult:
     """Fetch the records of a partition that match a filter.
 
@@ -294,13 +362,14 @@ async def fetch_matching(
     Args:
         place: topic, partition, and first offset.
         size_bytes: maximum stored bytes to request from the node.
+        rows: selects the fields of rows; None: all.
 
     Raises:
         Problem: 410 or 422, the offset does not exist; 503, the response budget was exhausted for too long; 401, the
             credentials have ended; 499, the client has disconnected.
     """
     try:
-        return await _fetch(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
+        return await _fetch(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms, rows=rows)
     except OffsetOutOfRangeError as error:
         raise _out_of_range(place[2], error) from error
 
@@ -313,11 +382,13 @@ async def _fetch(
     *,
     size_bytes: int,
     wait_ms: int,
+    rows: RowSelection | None,
 ) -> ReadResult:
-    fetch = partial(gateway.client.fetch, key=record_filter.key, tag=record_filter.tag)
+    selected = FetchOptions() if rows is None else rows.fetch_options
+    fetch = partial(gateway.client.fetch, key=record_filter.key, tag=record_filter.tag, **selected)
     look_until = time.monotonic() + (LOOK_S if record_filter != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
-    if record_filter == NO_FILTER:
+    if record_filter == NO_FILTER and not selected:
         read = await gateway.reads.fetch(ReadPosition(*place, size_bytes))
     else:
         read = ReadResult(await fetch(*place, max_bytes=size_bytes))

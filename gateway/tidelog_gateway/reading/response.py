@@ -14,9 +14,11 @@ from tidelog_gateway.callers.turns import pace_of
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.reading.body import RecordsBody
-from tidelog_gateway.reading.formats import format_for
+from tidelog_gateway.reading.formats import RecordFormat, RowsFormat, format_for
+from tidelog_gateway.reading.row_selection import RowSelection
 from tidelog_gateway.reading.values import ValueEncoding
 from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON, RECORD_TYPES, preferred
+from tidelog_proto.batch.row_reader import row_reader
 
 VARY: Final = {"Vary": "Accept"}
 
@@ -39,7 +41,7 @@ ValueEncodingQuery = Annotated[
     Query(
         description="Encoding of all values. `json`: the published JSON, unchanged; `utf8`: text; `base64`. A response "
         "ends before the first value that does not fit; if that is the first record, the status is 422. By default "
-        "each value is text, or base64 if it is not UTF-8."
+        "each value is text, or base64 if it is not UTF-8; in a typed topic it is a JSON object."
     ),
 ]
 
@@ -83,6 +85,7 @@ def body_of(
     *,
     numbered: bool,
     limits: tuple[int, int],
+    rows: RowSelection | None = None,
 ) -> RecordsBody:
     """Return the empty body of the response to a request.
 
@@ -91,16 +94,30 @@ def body_of(
         encoding: see `format_for`.
         numbered: see `format_for`.
         limits: maximum records, and maximum bytes of payload.
+        rows: of a typed topic; None: the topic is not typed.
+
+    Raises:
+        Problem: 422, a value encoding is requested of rows as Arrow columns.
     """
+    record_format: RecordFormat
+    if rows is not None and media_type == ARROW:
+        if encoding is not None:
+            detail = f"does not apply to a typed topic in {ARROW}, which has fields as columns: leave it out"
+            raise invalid([{"parameter": "value_encoding", "detail": detail}])
+        record_format = RowsFormat(row_reader(rows.schema, rows.schema, rows.columns).record_schema)
+    else:
+        encoding = encoding or ("json" if rows is not None else None)
+        record_format = format_for(media_type, encoding, numbered=numbered)
     records_max, bytes_max = limits
     return RecordsBody(
-        format_for(media_type, encoding, numbered=numbered),
+        record_format,
         encoding,
         reservation_of(request),
         pace_of(gateway, request),
         records_max=records_max,
         bytes_max=bytes_max,
         written_max=gateway.settings.connection_out_bytes_max // WRITTEN_SHARE,
+        rows=rows,
     )
 
 

@@ -13,12 +13,14 @@ from typing import Final, Literal, NamedTuple
 
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog.fetch_options import FetchOptions
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.protocol.resume_tokens import Scope
 from tidelog_gateway.reading.body import RecordsBody
 from tidelog_gateway.reading.partition_route import LOOK_S, RecordFilter, native_bytes
+from tidelog_gateway.reading.row_selection import RowSelection
 from tidelog_gateway.reading.topic_cursor import Cursor, cursor_in, cursor_text
 
 FETCHES_MAX: Final = 256
@@ -41,8 +43,11 @@ class TopicRead:
         first: the first partition of the next response.
     """
 
-    def __init__(self, gateway: Gateway, scope: Scope, ends: dict[int, Offset], cursor: Cursor) -> None:
+    def __init__(
+        self, gateway: Gateway, scope: Scope, ends: dict[int, Offset], cursor: Cursor, rows: RowSelection | None
+    ) -> None:
         self.scope = scope
+        self._selected = FetchOptions() if rows is None else rows.fetch_options
         self.first = cursor.first if cursor.first in ends else 0
         self.positions = {
             number: cursor.positions.get(number, log.log_start_offset) for number, log in sorted(ends.items())
@@ -52,8 +57,18 @@ class TopicRead:
         self._check_bounds()
 
     @classmethod
-    async def opened(cls, gateway: Gateway, topic: str, record_filter: RecordFilter, begin: Begin) -> TopicRead:
+    async def opened(
+        cls,
+        gateway: Gateway,
+        topic: str,
+        record_filter: RecordFilter,
+        begin: Begin,
+        rows: RowSelection | None = None,
+    ) -> TopicRead:
         """Look up the bounds of all partitions, and return a read that begins at the given position.
+
+        Args:
+            rows: selects the fields of rows; None: all.
 
         Raises:
             Problem: 422, 410: see `cursor_in`; also for a position that is out of range.
@@ -68,7 +83,7 @@ class TopicRead:
         if cursor is None:
             positions = {} if begin.at == "earliest" else {number: end.offset for number, end in ends.items()}
             cursor = Cursor(positions)
-        return cls(gateway, scope, ends, cursor)
+        return cls(gateway, scope, ends, cursor, rows)
 
     @property
     def caught_up(self) -> bool:
@@ -131,6 +146,7 @@ class TopicRead:
                 key=self.scope.key,
                 tag=self.scope.tag,
                 topic_id=self.scope.topic_id,
+                **self._selected,
             )
         except OffsetOutOfRangeError as error:
             self.first = number

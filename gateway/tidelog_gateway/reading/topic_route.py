@@ -39,9 +39,11 @@ from tidelog_gateway.reading.response import (
     media_type_of,
     records_response,
 )
+from tidelog_gateway.reading.row_selection import row_selection
 from tidelog_gateway.reading.topic_cursor import CURSOR_CHARS_MAX, HEADER_CHARS_MAX
 from tidelog_gateway.reading.topic_read import Begin, TopicRead
-from tidelog_gateway.requests.content_negotiation import JSON
+from tidelog_gateway.requests.columns import ColumnsQuery
+from tidelog_gateway.requests.content_negotiation import ARROW, JSON
 from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 
 router = APIRouter(prefix="/v1", tags=["records"])
@@ -81,6 +83,7 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
     value_encoding: ValueEncodingQuery = None,
+    columns: ColumnsQuery = None,
 ) -> Response:
     """Read from a cursor, a time, or an end of the log; `from=earliest` by default.
 
@@ -94,11 +97,12 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     record_filter = RecordFilter(parse_key(key, key_encoding) if key is not None else None, tag)
     begin = Begin(cursor, parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest")
     limits = limits_of(gateway, max_records, max_bytes)
-    body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits)
     # Checked here, because an empty topic is not fetched, and only a fetch makes a node check the permission.
     if gateway.caller is not None:
         await gateway.client.security.check("consume", "topic", topic)
-    read = await TopicRead.opened(gateway, topic, record_filter, begin)
+    rows = await row_selection(gateway, topic, columns, is_pinned=media_type == ARROW)
+    body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits, rows=rows)
+    read = await TopicRead.opened(gateway, topic, record_filter, begin, rows)
     await read.take(body)
     wait_until = time.monotonic() + wait_ms / 1000
     while not body.records and read.caught_up and time.monotonic() < wait_until and not gateway.stopping.is_set():

@@ -71,35 +71,38 @@ def check_untyped(batch: RecordBatch) -> None:
         UnsupportedBatchError: the batch is typed.
     """
     if batch.header.typed:
-        raise _typed()
-
-
-def _typed() -> UnsupportedBatchError:
-    return UnsupportedBatchError(
-        "the topic is typed, and this gateway does not read rows yet; read it with the Python client or `tidelog "
-        "consume`",
-        definite=True,
-    )
+        raise UnsupportedBatchError(
+            "the batch is typed, so its values are rows and no bytes; read it with `row_batches`", definite=True
+        )
 
 
 class BatchReader:
     """Returns the records of one batch in order, some at a time.
 
+    Args:
+        batch: the batch.
+        rows: the canonical columns of a typed batch, with JSON as values; None for a batch of bytes.
+
     Raises (in the constructor):
-        UnsupportedBatchError: the batch is typed.
+        UnsupportedBatchError: the batch is typed, and `rows` is None.
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
 
-    def __init__(self, batch: RecordBatch) -> None:
-        check_untyped(batch)
+    def __init__(self, batch: RecordBatch, rows: pa.RecordBatch | None = None) -> None:
+        if rows is None:
+            check_untyped(batch)
         self.next_offset = batch.base_offset
         self.end_offset = batch.end_offset
-        self._columns = batch.columns()
+        self._columns = batch.columns() if rows is None else rows
+        self._as_json = rows is not None
         self._offsets: Sequence[int] = batch.offset_list()
         self._timestamp_us = batch.header.base_timestamp_us
         self._at = 0
         self._json_ratio = 1.0
         """Ratio of the length of the last array to its estimate."""
+
+    async def prepare(self) -> None:
+        """See `row_batches.RecordReader`; the columns are decoded."""
 
     @cached_property
     def _ends(self) -> Any:
@@ -138,7 +141,7 @@ class BatchReader:
             sizes = self._payload_ends(records_max)
             count = max(1, bisect_right(sizes, bytes_max))
             payload_bytes = sizes[count - 1]
-        data = json_array(*self._next(count))
+        data = self._json(count)
         self.advance(count)
         return JsonRecords(data, count, payload_bytes)
 
@@ -154,10 +157,10 @@ class BatchReader:
         # discarded.
         likely_bytes = json_bytes_max / self._json_ratio
         count = max(1, bisect_right(range(count), likely_bytes, key=lambda at: _json_estimate(sizes[at], at + 1)))
-        data = json_array(*self._next(count))
+        data = self._json(count)
         self._json_ratio = len(data) / _json_estimate(sizes[count - 1], count)
         if len(data) > json_bytes_max and count > 1:
-            rows = rows_of(*self._next(count))
+            rows = rows_of(*self._next(count), as_json=self._as_json)
             # Each length includes the comma or bracket.
             ends = list(accumulate(len(orjson.dumps(row)) + 1 for row in rows))
             count = max(1, bisect_right(ends, json_bytes_max - 1))
@@ -171,6 +174,12 @@ class BatchReader:
         assert len(self) > 0, "no records remain"
         before = self._ends[self._at - 1].as_py() if self._at else 0
         return [end - before for end in self._ends.slice(self._at, records_max).to_pylist()]
+
+    def _json(self, count: int) -> bytes:
+        """Return the next records as a JSON array."""
+        if self._as_json:
+            return orjson.dumps(rows_of(*self._next(count), as_json=True))
+        return json_array(*self._next(count))
 
     def _next(self, count: int) -> tuple[pa.RecordBatch, Sequence[int], int]:
         """Return the next records as arguments of `json_array` and `rows_of`."""
@@ -290,13 +299,29 @@ def is_literal(text: bytes) -> bool:
     return text.isascii() and len(orjson.dumps(text.decode())) == len(text) + 2  # the two quotes around the text
 
 
-def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:
-    """Convert canonical columns to rows for JSON with their offsets; `timestamp_us` is the default timestamp."""
+def rows_of(
+    columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int, *, as_json: bool = False
+) -> list[dict[str, Any]]:
+    """Convert canonical columns to rows for JSON with their offsets.
+
+    Args:
+        columns: canonical columns.
+        offsets: the offset of each record.
+        timestamp_us: timestamp of records without one of their own.
+        as_json: whether values are JSON, which is copied into the rows.
+    """
     names = set(columns.schema.names)
     timestamp_ms = timestamp_us // 1000
-    texts = _texts(columns.column("value")) if "value" in names else [None] * columns.num_rows
     rows: list[dict[str, Any]]
-    if texts is not None:
+    texts = None
+    if not as_json:
+        texts = _texts(columns.column("value")) if "value" in names else [None] * columns.num_rows
+    if as_json:
+        rows = [
+            _json_row(offset, timestamp_us, value)
+            for offset, value in zip(offsets, columns.column("value").to_pylist(), strict=True)
+        ]
+    elif texts is not None:
         rows = [
             {"offset": offset, "timestamp_ms": timestamp_ms, "key": None, "value": text, "value_encoding": "utf8"}
             for offset, text in zip(offsets, texts, strict=True)
@@ -323,15 +348,14 @@ def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) 
     return rows
 
 
-def row_of(record: Record) -> dict[str, Any]:
+def row_of(record: Record, *, as_json: bool = False) -> dict[str, Any]:
     """Convert a single record to a row, like `rows_of`.
 
-    Raises:
-        UnsupportedBatchError: the record is of a typed topic.
+    Args:
+        as_json: whether the value is JSON.
     """
-    if isinstance(record.value, dict):
-        raise _typed()
-    row = _row(record.offset, record.timestamp_us, record.value)
+    make = _json_row if as_json else _row
+    row = make(record.offset, record.timestamp_us, record.value)
     row["key"], encoding = _text(record.key)
     if encoding != "utf8":
         row["key_encoding"] = encoding
@@ -351,6 +375,14 @@ def _row(offset: int, timestamp_us: int, value: bytes | None) -> dict[str, Any]:
         "value": text,
         "value_encoding": encoding,
     }
+
+
+def _json_row(offset: int, timestamp_us: int, value: bytes | None) -> dict[str, Any]:
+    """Return the row of a record of a typed topic."""
+    row = _row(offset, timestamp_us, None)
+    if value is not None:
+        row |= {"value": orjson.Fragment(value), "value_encoding": "json"}
+    return row
 
 
 def _add_headers(rows: list[dict[str, Any]], lists: Any) -> None:

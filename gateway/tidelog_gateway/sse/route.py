@@ -22,12 +22,13 @@ from tidelog_gateway.problems import Problem, invalid
 from tidelog_gateway.protocol.messages import INTEGER_MAX, Sub
 from tidelog_gateway.protocol.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_gateway.protocol.ws_protocol import Subscription, WsProtocol
+from tidelog_gateway.requests.columns import ColumnsQuery
 from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery
 from tidelog_gateway.sse.event_sender import EventSender
 from tidelog_gateway.sse.event_stream import EventStream
 from tidelog_gateway.subscriptions.delivery import Delivery
 from tidelog_proto.batch.header import OFFSET_MAX
-from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX
+from tidelog_proto.limits import FIELD_NAME_BYTES_MAX, GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, SCHEMA_LEAVES_MAX
 
 ID_CHARS_MAX: Final = 6_000
 """Maximum length of an event's id, enough for about 1,000 partitions: the client returns it in a header, and proxies
@@ -35,7 +36,7 @@ accept 8 KiB."""
 
 _SID: Final = 0
 _OFFSETS: Final = re.compile(r"\d{1,5}:\d{1,19}(,\d{1,5}:\d{1,19})*", re.ASCII)
-_NAMES: Final = {"/sub/resume": "offsets", "/sub/resume_token": "Last-Event-ID"}
+_NAMES: Final = {"/sub/resume": "offsets", "/sub/resume_token": "Last-Event-ID", "/sub/columns": "columns"}
 """Pointer to a member of a WebSocket's `sub` -> the corresponding parameter of this route."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
@@ -75,6 +76,7 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
+    columns: ColumnsQuery = None,
     last_event_id: Annotated[
         str | None,
         Query(
@@ -102,6 +104,8 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
         positions = _offsets(offsets)
         if not last_event_id_header:
             sub["resume"] = positions
+    if columns is not None:
+        sub["columns"] = _columns(columns)
     sub["resume_token"] = last_event_id_header or last_event_id or None
     return await _opened(gateway, request, Sub.model_validate(sub))
 
@@ -164,6 +168,19 @@ def _offsets(text: str) -> dict[int, int]:
         detail = "must be comma-separated PARTITION:OFFSET with each partition once, for example 0:42,1:7"
         raise invalid([{"parameter": "offsets", "detail": detail}])
     return positions
+
+
+def _columns(text: str) -> list[str]:
+    """Parse the parameter `columns`.
+
+    Raises:
+        Problem: 422.
+    """
+    names = text.split(",")
+    if len(names) > SCHEMA_LEAVES_MAX or any(len(name) > FIELD_NAME_BYTES_MAX for name in names):
+        detail = f"must be at most {SCHEMA_LEAVES_MAX} names of at most {FIELD_NAME_BYTES_MAX} bytes"
+        raise invalid([{"parameter": "columns", "detail": detail}])
+    return names
 
 
 def _named(problem: Problem) -> Problem:

@@ -32,7 +32,8 @@ from tidelog_gateway.protocol.json_codec import JSON
 from tidelog_gateway.protocol.messages import Sub
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens
 from tidelog_gateway.protocol.ws_protocol import WsProtocol, batch_message, ok_message, too_large
-from tidelog_gateway.records.json_encoding import BatchReader
+from tidelog_gateway.records.row_batches import RecordReader, reader_of
+from tidelog_gateway.requests.columns import check_columns
 from tidelog_gateway.requests.parameters import parse_key
 from tidelog_gateway.subscriptions.feed_reader import FeedReader
 from tidelog_gateway.subscriptions.lag import Lag
@@ -133,6 +134,10 @@ class Delivery:
         check_topic_name(self._sub.topic)
         if self._sub.group is not None:
             check_group_name(self._sub.group)
+        if self._sub.columns is not None:
+            async with requiring(self._gateway.client, "consume", self._sub.topic):
+                schema = await self._gateway.client.newest_schema(self._sub.topic)
+            check_columns(self._sub.topic, schema, tuple(self._sub.columns), pointer="/sub/columns")
         answer: dict[str, Any] = {"sid": self._sub.sid, "offsets": {}}
         if self._membership is None:
             start = await start_positions_of(self._gateway, self._sub, self._key)
@@ -140,7 +145,8 @@ class Delivery:
             self._protocol.opened(self._sub.sid, start.positions, ResumeTokens(*start))
             answer["offsets"] = {str(number): offset for number, offset in start.positions.items()}
             answer["resume_token"] = self._protocol.resume_token(self._sub.sid)
-            if self._sub.group is None and self._codec.shares_feeds and self._accepts_shared():
+            is_plain = self._sub.group is None and self._sub.columns is None
+            if is_plain and self._codec.shares_feeds and self._accepts_shared():
                 shared = (self._sub.sid, start.scope, self._sender)
                 self._feed_reader = FeedReader(
                     self._gateway,
@@ -219,6 +225,7 @@ class Delivery:
                 dropped=self._ahead.dropped,
                 key=self._key,
                 tag=self._sub.tag,
+                columns=self._sub.columns,
             ) as consumer:
                 membership.reads_with(consumer)
                 try:
@@ -251,6 +258,7 @@ class Delivery:
             admit=self._ahead.admit,
             key=self._key,
             tag=self._sub.tag,
+            columns=self._sub.columns,
         ) as consumer:
             if consumer.topic_ids.get(self._sub.topic) != self._topic_id:  # the topic was deleted and created again
                 raise deleted_topic_error(self._sub.topic)
@@ -306,12 +314,13 @@ class Delivery:
             return True
         if not self._ahead.decode(consumed.batch):
             return False
-        reader = BatchReader(consumed.batch)
+        reader = reader_of(consumed)
         while len(reader):
             if not await self._credit(may_send):
                 return False
             if not may_send():
                 break
+            await reader.prepare()
             allowance = self._protocol.allowance(self._sub.sid)
             size_bytes_max = self._codec.bytes_max(reader, allowance.records, allowance.bytes)
             size_bytes_max += self._protocol.token_chars(self._sub.sid)
@@ -348,7 +357,7 @@ class Delivery:
         self._was_evicted = True
         self._credit_added.set()
 
-    def _take(self, reader: BatchReader, partition: int) -> Mapping[str, Any]:
+    def _take(self, reader: RecordReader, partition: int) -> Mapping[str, Any]:
         """Take as many records as credit and limits allow, and return their message."""
         sid = self._sub.sid
         allowance, first_offset = self._protocol.allowance(sid), reader.first_offset

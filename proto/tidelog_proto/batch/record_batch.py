@@ -245,6 +245,26 @@ class RecordBatch:
             sliced._deltas = self._deltas.slice(skipped) if self._deltas is not None else None
         return sliced
 
+    def part(self, first: int, count: int) -> RecordBatch:
+        """Return `count` records from index `first` on, at least one, as a batch that ends after the last of them.
+
+        It is decoded, and shares the memory. A part with the last record ends where the batch ends.
+
+        Raises:
+            ProtocolError: as `columns`.
+        """
+        assert 0 <= first < first + count <= len(self), "the records exist"
+        columns, offsets = self.columns(), self.offset_list()
+        end_offset = self.end_offset if first + count == len(self) else offsets[first + count - 1] + 1
+        header = self.header._replace(
+            record_count=self._first + first + count, last_offset_delta=end_offset - self.header.base_offset - 1
+        )
+        start = self._start if first == 0 else offsets[first]
+        part = RecordBatch(header, self._body, first=self._first + first, start=start, layout=self.layout)
+        part._columns = columns.slice(first, count)
+        part._deltas = None if self._deltas is None else self._deltas.slice(first, count)
+        return part
+
     def columns(self) -> pa.RecordBatch:
         """Return the columns that the producer sent (see `columns.py`), decoded once.
 

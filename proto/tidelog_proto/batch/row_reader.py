@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -109,6 +109,13 @@ class RowReader:
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._nullable).filter(live)
         return pa.RecordBatch.from_arrays(rows.columns, schema=self._arrow)
 
+    @cached_property
+    def record_schema(self) -> pa.Schema:
+        """The Arrow schema of `record_table`."""
+        taken = {field.role for field in self._target.fields}
+        names = [name for name in RECORD_COLUMNS.names if _ROLE_OF.get(name) not in taken]
+        return pa.schema([*self._arrow, *map(RECORD_COLUMNS.field, names)])
+
     def record_table(self, batch: RecordBatch, partition: int) -> pa.RecordBatch:
         """Return the rows as columns, without tombstones, followed by columns of the records.
 
@@ -117,15 +124,14 @@ class RowReader:
         Raises:
             ProtocolError: as `arrays`.
         """
-        taken = {field.role for field in self._target.fields}
-        names = [name for name in RECORD_COLUMNS.names if _ROLE_OF.get(name) not in taken]
+        fields = self.record_schema
+        names = fields.names[len(self.fields) :]
         columns = [*self.arrays(batch), *columns_of_records(batch, partition, names).values()]
-        fields = [*self._arrow, *map(RECORD_COLUMNS.field, names)]
         live = self.live(batch)
         if live is not None:
             nullable = pa.schema([field.with_nullable(nullable=True) for field in fields])
             columns = pa.RecordBatch.from_arrays(columns, schema=nullable).filter(live).columns
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        return pa.RecordBatch.from_arrays(columns, schema=fields)
 
     @staticmethod
     def live(batch: RecordBatch) -> Any:

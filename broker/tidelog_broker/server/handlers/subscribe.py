@@ -50,13 +50,13 @@ PROGRESS_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Selection:
-    """The records, columns and fields of a partition that the client wants.
+    """The records, columns and fields of a partition that a client requests.
 
     Attributes:
         record_filter: None for all records.
         projection: its columns and fields; None for all.
         reported_at_s: time of the last progress report of the filter, in loop time.
-        timer: of the next progress report; None if none is due.
+        timer: of the next progress report; None if no report is due.
     """
 
     record_filter: RecordFilter | None
@@ -69,7 +69,7 @@ class _Selection:
         return self.record_filter is None and all(len(entry.data) <= SMALL_BATCH_BYTES for entry in entries)
 
     async def read(self, partition: Partition, offset: int, bytes_max: int) -> ReadResult:
-        """Read about `bytes_max` bytes, as stored, of what the client wants.
+        """Read about `bytes_max` bytes, as stored, of the requested records, columns and fields.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`; EPOCH_CHANGING if this node does not know a schema.
@@ -111,7 +111,7 @@ class Pump:
         self._listeners: dict[PartitionKey, Callable[[], None]] = {}
         """The listener of each partition's changes."""
         self._selections: dict[PartitionKey, _Selection] = {}
-        """What the client wants of the partitions that it does not read whole."""
+        """Selections of the partitions that the client does not read whole."""
         self._reading = self._continues = False
         """Whether a read is in flight; whether `pump` continues in the next iteration of the event loop."""
         self._to_read: OrderedDict[PartitionKey, None] = OrderedDict()
@@ -186,7 +186,7 @@ class Pump:
         """Add a partition and listen to its appends.
 
         Args:
-            selection: what the client wants; None for all records with all columns.
+            selection: the requested records, columns and fields; None for all.
             record_epoch: the epoch of the record before `offset`, if the client knows it.
 
         Raises:
@@ -523,7 +523,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
 
 
 def _selection_of(entry: pb.SubscribeEntry) -> _Selection | None:
-    """Return what a client wants of a partition; None for all records with all columns.
+    """Return the requested records, columns and fields of a partition; None for all.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
