@@ -21,6 +21,8 @@ from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
 from tidelog_proto.schema.topic_schema import Schema
 
+TABLES_MAX: Final = 64
+"""Maximum number of topics of a statement whose engine does not list them."""
 LISTED_MAX: Final = 20
 """Maximum number of topics that an error lists."""
 SAMPLED_PARTITIONS_MAX: Final = 8
