@@ -23,9 +23,9 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.offset_extents import Extent, Since, extents_of
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, note, print_json
 from tidelog_cli.base.session import place_and_options, with_client
+from tidelog_cli.base.start_points import parse_since
 from tidelog_cli.parquet.files import Codec, ExportedFile, Source, ends_in, exclusive, name_of
 from tidelog_cli.parquet.json_columns import SAMPLE_RECORDS, write_columns
-from tidelog_cli.records.consume import parse_since
 from tidelog_proto.schema.topic_schema import Schema
 
 FILE_RECORDS: Final = 5_000_000

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +23,9 @@ from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.output import ABSENT, PIPE_COLUMNS
 from tidelog_proto.printable import printable
 from tidelog_proto.process.standard_streams import is_unicode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _QUOTED_IN_CSV: Final = frozenset(',"\r\n')
 _PLAN: Final = ["explain_key", "explain_value"]

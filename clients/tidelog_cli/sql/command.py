@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, note
 from tidelog_cli.base.session import place_of
-from tidelog_cli.records.consume import parse_since
+from tidelog_cli.base.start_points import parse_since
 from tidelog_cli.sql.answers import (
     TABLE_ROWS,
     Answer,
@@ -28,7 +28,6 @@ from tidelog_cli.sql.answers import (
     print_table_of,
 )
 from tidelog_cli.sql.columns import ValueKind
-from tidelog_cli.sql.into_topic import IntoTopic
 from tidelog_cli.sql.tables import Provide
 from tidelog_cli.sql.topics import Topics
 
@@ -146,9 +145,8 @@ def sql(
         show, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
     elif as_json:
         show = more = partial(print_json_lines, limit=limit)
-    target = None if into is None else IntoTopic(into, bootstrap, key_field)
-    if target is not None:
-        show = more = partial(_publish, target, as_json=as_json)
+    if into is not None:
+        show = more = partial(_publish, into, key_field, bootstrap=bootstrap, as_json=as_json)
     # Not answered by the engine, which would list only the topics of earlier statements.
     if _SHOW_TABLES.fullmatch(statement):
         if follow:
@@ -248,7 +246,10 @@ def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:
     return SparkEngine(memory_mb, place_of(bootstrap))
 
 
-def _publish(target: IntoTopic, answer: Answer, *, as_json: bool) -> None:
+def _publish(into: str, key_field: str | None, answer: Answer, *, bootstrap: str, as_json: bool) -> None:
+    from tidelog_cli.sql.into_topic import IntoTopic  # noqa: PLC0415 - most statements publish nothing
+
+    target = IntoTopic(into, bootstrap, key_field)
     target.publish(answer).tell(target.topic, "published {} to {}", as_json=as_json)
 
 

@@ -13,11 +13,8 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-
-from tidelog.tables.topic_dataset import TopicDataset
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.by_record import is_by_record
@@ -36,6 +33,11 @@ from tidelog_cli.sql.parsed import branches_of
 from tidelog_cli.sql.tables import TABLES_MAX, Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 from tidelog_proto.text.json_text import json_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.tables.topic_dataset import TopicDataset
 
 ROWS_AT_ONCE: Final = 1000
 BATCH_ROWS: Final = 8192
@@ -210,6 +212,8 @@ class DuckDbEngine:
 
     def _add(self, table: TopicTable, on_read: Callable[[int], None]) -> None:
         """Create the view of a topic."""
+        from tidelog.tables.topic_dataset import TopicDataset  # noqa: PLC0415 - not needed without topics
+
         topic, shape = table.extent.topic, table.shape
         count_by = "offset" if table.schema is None else "_offset"
         dataset = TopicDataset(table.columns, table.read, count_by, on_read=on_read)
@@ -217,6 +221,7 @@ class DuckDbEngine:
         if shape is None:
             self._connection.register(topic, dataset)
         else:
+            self._create_functions()
             self._connection.register(_raw(topic), dataset)
             self._connection.execute(view_of(topic, shape))
 
@@ -237,8 +242,15 @@ class DuckDbEngine:
         return bool(is_scalar)
 
     def _connect(self) -> None:
+        self._has_functions = False
         self._connection = self._duckdb.connect(config=self._config)
         self._connection.execute("SET TimeZone = 'UTC'")
+
+    def _create_functions(self) -> None:
+        """Create the functions of views of JSON values; other statements start faster without them."""
+        if self._has_functions:
+            return
+        self._has_functions = True
         self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR")
         self._connection.create_function(
             _REPORT, self._report, ["VARCHAR", "VARCHAR", "VARCHAR", "INTEGER", "BIGINT", "VARCHAR"], "VARCHAR"
@@ -377,7 +389,7 @@ def view_of(topic: str, shape: Shape) -> str:
     if shape.fields:
         kinds = {name: "JSON" if kind is FieldKind.JSON else "VARCHAR" for name, kind in shape.fields.items()}
         structure = json.dumps(kinds).replace("'", "''")
-        parsed = f"""from_json({_parsable('"value"')}, '{structure}')"""
+        parsed = f"""TRY(from_json({_parsable('"value"')}, '{structure}'))"""
         other = _reported(topic, "", "", '"value"')
         reported = f"""from_json(CASE WHEN "value" IS NOT NULL THEN {other} END, '{structure}')"""
         rows = f"SELECT *, coalesce({parsed}, {reported}) AS j FROM ({rows})"  # noqa: S608
@@ -390,7 +402,7 @@ def view_of(topic: str, shape: Shape) -> str:
 def _parsable(value: str) -> str:
     """Return a SQL expression that prepares the JSON text `value` for `from_json`.
 
-    It yields NULL unless the text is a JSON object, and quotes numbers that DuckDB might alter by converting them to
+    It yields NULL unless the text may be a JSON object, which the only parse decides, and quotes numbers that DuckDB might alter by converting them to
     doubles. The slow Python check (`strict_json`) runs only for text that may use DuckDB's JSON extensions or exceed a
     limit.
     """
@@ -403,7 +415,7 @@ def _parsable(value: str) -> str:
     pattern = f"({BEFORE_NUMBER})({JSON_NUMBER})"
     safe = f"""regexp_replace({value} || '{NUMBERS.appended}', '{pattern}', '\\1"{NUMBERS.mark}\\2"', 'gs')"""
     return f"""CASE
-        WHEN NOT json_valid({value}) OR NOT starts_with(ltrim({value}, E' \\t\\n\\r'), '{{') THEN NULL
+        WHEN NOT starts_with(ltrim({value}, E' \\t\\n\\r'), '{{') THEN NULL
         WHEN {large} THEN nullif({_STRICT}({value}), '')
         WHEN NOT regexp_matches({value}, '{_LENIENT}|{_LOSSY}') THEN {value}
         WHEN regexp_matches({value}, '{_LENIENT}') THEN nullif({_STRICT}({value}), '')
