@@ -58,7 +58,7 @@ TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 4 : 8))
 generate: $(STAMP) ## regenerate what is derived from the code: protobuf modules, `tidelog.sync`, tables of pages, the list of the API
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto $(wildcard proto/tidelog_proto/*.proto)
 	@$(BIN)/python -m tests.sync_methods
-	@for table in configuration_table costs_table metrics_table access_table public_api javascript_bundle; do \
+	@for table in configuration_table costs_table metrics_table access_table types_table public_api javascript_bundle; do \
 	  $(BIN)/python -m tests.$$table || exit 1; done
 
 test: check ## check, then the tests but the slow and the long ones, in several processes (TESTERS=6)

@@ -18,6 +18,7 @@ from tidelog.admin.schema_proposals import SchemaChanges, SchemaEdits
 from tidelog.base.keyword_options import takes_options
 from tidelog.base.loop_affinity import LoopAffinity
 from tidelog.base.metric_calls import MetricCalls
+from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.client_options import ClientOptions
 from tidelog.cluster.connection_pool import ConnectionPool, identity_of, parse_addresses
 from tidelog.cluster.contexts import require_context
@@ -674,3 +675,6 @@ class Client:
         self._affinity.check(bind=bind)
         if self._closed:
             raise ClosedError("the client is closed; create a new one")
+
+
+refuse_to_pickle(Client)

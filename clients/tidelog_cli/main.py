@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 from typer.core import TyperGroup
 
-from tidelog.cluster.contexts import CONTEXT_VARIABLE
+from tidelog.base.context_variable import CONTEXT_VARIABLE
 from tidelog_cli import plugins
 from tidelog_cli.base.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.base.interrupts import interrupts_end_quietly
@@ -62,13 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     changes.set(False)
     try:
         with interrupts_end_quietly(), no_collections():
-            disable_pandas_import()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
                 sys.stdout.write(f"tidelog {VERSION}\n")  # accepted with any command
                 sys.stdout.flush()
                 return 0
             command = typer.main.get_command(build_app(parts_meant(arguments), own_meant(arguments)))
             assert isinstance(command, TyperGroup)
+            if "pyarrow" in sys.modules:  # otherwise `with_client` does so, which is the first to use it
+                disable_pandas_import()
             track_runs(command)
         try:
             command(arguments, prog_name="tidelog")

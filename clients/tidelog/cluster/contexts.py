@@ -23,13 +23,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
+from tidelog.base.context_variable import CONTEXT_VARIABLE
 from tidelog.client_options import ClientOptions
-from tidelog.cluster.connection_pool import parse_addresses
 from tidelog.credentials import ApiKeyFile, Credentials, Password, TokenFile
 from tidelog.errors import InvalidRequestError
 from tidelog.tls import Tls
 
-CONTEXT_VARIABLE: Final = "TIDELOG_CONTEXT"
 CONTEXTS_VARIABLE: Final = "TIDELOG_CONTEXTS"
 FILE_BYTES_MAX: Final = 1024 * 1024
 CONTEXTS_MAX: Final = 1_000
@@ -68,6 +67,8 @@ class Context:
 
     def __post_init__(self) -> None:
         """Check the fields."""
+        from tidelog.cluster.connection_pool import parse_addresses  # noqa: PLC0415 - most commands have no context
+
         if not parse_addresses(self.bootstrap):
             raise InvalidRequestError("a context needs the address of at least one node; give it as bootstrap")
         if bool(self.user) != bool(self.password_file):

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from tidelog.base.internal import internal
 from tidelog.base.metric_calls import MetricCalls
+from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.cluster.routing import Router
 from tidelog.consume.background_commits import BackgroundCommits, OnCommit
 from tidelog.consume.consumer_parts import ConsumerParts, PendingCalls, PositionStore, end_when_dropped
@@ -601,3 +602,6 @@ class Consumer:
                 f"name: pass TopicPartition(topic, {partition})"
             )
         return TopicPartition(self._options.topics[0], partition)
+
+
+refuse_to_pickle(Consumer)

@@ -18,6 +18,7 @@ from tidelog.base.fork_safety import call_in_forked_child
 from tidelog.base.internal import internal
 from tidelog.base.metric_calls import MetricCalls
 from tidelog.base.plain_callbacks import check_callback
+from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.cluster.routing import Router
 from tidelog.errors import ClosedError, UnknownPartitionError
 from tidelog.model import Receipt, TopicRoute
@@ -680,3 +681,6 @@ class Producer:
     def _buffered_bytes(self) -> int:
         """Return the bytes that are accepted and not delivered, without memory reserved for later records."""
         return self._memory.used_bytes - self._memory.reservation_bytes - self._accumulator.unused_bytes
+
+
+refuse_to_pickle(Producer)

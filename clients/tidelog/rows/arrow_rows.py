@@ -66,5 +66,6 @@ def _exact(array: Any, field: Field) -> pa.Array[Any]:
 def _only_narrows(kind: pa.DataType, field: Field) -> bool:
     """Return whether a cast is exact for each value that it accepts, and so may be to a narrower type."""
     if field.type.kind in INTEGERS:
-        return pa.types.is_integer(kind)
+        # Sums of integers are decimals without a fraction in SQL.
+        return pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and not getattr(kind, "scale", 1))
     return field.type.kind is Kind.DECIMAL128 and pa.types.is_decimal(kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,25 +13,46 @@ from pyarrow import csv
 
 from tidelog_proto.limits import MIB
 from tidelog_proto.schema.arrow_input import fields_of_arrow
+from tidelog_proto.schema.canonical_decoding import decoded_schema
+from tidelog_proto.schema.fields import Field, Role
 from tidelog_proto.schema.proposal import Proposal
 from tidelog_proto.schema.schema_error import SchemaError, shown
 
+SCHEMA_KEY: Final = "tidelog.schema"
+"""Metadata of an exported Parquet file: base64 of the canonical encoding of the topic's schema."""
 CSV_BYTES_READ: Final = MIB
 """Types of a CSV file are inferred from so many bytes at its beginning."""
 
 
 def fields_of_parquet(path: Path) -> Proposal:
-    """Return the fields of a Parquet file.
+    """Return the fields of a Parquet file; those of the topic if it is an export of a typed topic.
 
     Raises:
         SchemaError: the file is not a Parquet file, or a field has a type that no field of a topic can have.
         OSError: the file cannot be read.
     """
     try:
-        schema = pq.read_schema(path)
+        with pq.ParquetFile(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata.metadata or {}
     except pa.ArrowInvalid as error:
         raise SchemaError(f"{shown(path.name)} is not a Parquet file: {error}; give another file") from error
-    return fields_of_arrow(schema)
+    exported = metadata.get(SCHEMA_KEY.encode())
+    return fields_of_arrow(schema) if exported is None else _fields_of_export(exported, path)
+
+
+def _fields_of_export(encoded: bytes, path: Path) -> Proposal:
+    """Return the fields of the schema in the metadata of a file; a note names those with a role."""
+    try:
+        found = decoded_schema(base64.b64decode(encoded, validate=True))
+    except ValueError as error:  # also a SchemaError
+        raise SchemaError(f"the metadata {SCHEMA_KEY} of {shown(path.name)} is not a schema: {error}") from error
+    roles = [f"--{field.role.name.lower()} {field.name}" for field in found.fields if field.role]
+    notes = (f"the exported topic had {' '.join(roles)}",) if roles else ()
+    return Proposal(tuple(map(_proposed, found.fields)), notes)
+
+
+def _proposed(field: Field) -> Field:
+    return replace(field, id=0, role=Role.NONE, children=tuple(map(_proposed, field.children)))
 
 
 def fields_of_csv(path: Path) -> Proposal:

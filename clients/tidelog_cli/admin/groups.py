@@ -26,7 +26,7 @@ from tidelog_cli.base.output import (
 )
 from tidelog_cli.base.session import with_client
 from tidelog_cli.base.standard_output import changes
-from tidelog_cli.records.consume import parse_start
+from tidelog_cli.base.start_points import parse_start
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 TopicOption = Annotated[str | None, typer.Option(help="Only this topic.")]

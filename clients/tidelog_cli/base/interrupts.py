@@ -10,15 +10,17 @@ there, and raised after the loop is closed.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog_proto.process.stop_signals import ignore_stop_signals
+
+if TYPE_CHECKING:
+    import asyncio
 
 _ResultT = TypeVar("_ResultT")
 
@@ -47,6 +49,8 @@ def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
         KeyboardInterrupt: the work was interrupted; the loop is closed.
         Exception: as `work`.
     """
+    import asyncio  # noqa: PLC0415 - a command without requests starts faster
+
     interrupt = _Interrupt()
 
     async def main() -> _ResultT:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidelog import Client
-from tidelog.client_options import ClientOptions
-from tidelog.cluster.contexts import Context, find_context, read_contexts
 from tidelog.errors import NodeUnreachableError
 from tidelog_cli.base.failures import EXIT_CANNOT_CONNECT, EXIT_USAGE, CommandFailed
 from tidelog_cli.base.interrupts import run_interruptibly
 from tidelog_cli.base.output import LOCAL_BOOTSTRAP
-from tidelog_cli.base.wrong_port import speaks_http
+from tidelog_proto.process.arrow_without_pandas import disable_pandas_import
+
+if TYPE_CHECKING:
+    from tidelog import Client
+    from tidelog.client_options import ClientOptions
+    from tidelog.cluster.contexts import Context
 
 named_context: Final[ContextVar[str | None]] = ContextVar("named_context", default=None)
 """The context chosen by `tidelog --context` or TIDELOG_CONTEXT."""
@@ -31,6 +33,9 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
     Raises:
         TidelogError: as the client.
     """
+    from tidelog import Client  # noqa: PLC0415 - a command that needs no client starts faster
+
+    disable_pandas_import()
     addresses, options = place_and_options(bootstrap)
 
     async def run() -> _ResultT:
@@ -69,6 +74,8 @@ def place_of(bootstrap: str) -> dict[str, str]:
             "of them",
             EXIT_USAGE,
         )
+    from tidelog.cluster.contexts import read_contexts  # noqa: PLC0415 - as in `with_client`
+
     return {"context": named_context.get() or read_contexts().current or ""}
 
 
@@ -77,12 +84,16 @@ def _context(bootstrap: str) -> Context | None:
 
     None also if only an address is given, which must not get the credentials of the current context.
     """
+    from tidelog.cluster.contexts import find_context  # noqa: PLC0415 - as in `with_client`
+
     name = named_context.get()
     return find_context(name) if name or not bootstrap else None
 
 
 async def _explained(bootstrap: str, error: NodeUnreachableError) -> Exception:
     """Return the error to report for unreachable addresses; names an address that speaks HTTP."""
+    from tidelog_cli.base.wrong_port import speaks_http  # noqa: PLC0415 - only errors need it
+
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         if port.isdecimal() and await speaks_http(host.strip("[]"), int(port)):

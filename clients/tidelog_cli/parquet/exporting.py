@@ -18,14 +18,15 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from tidelog import Client, Topic
 from tidelog.client_options import ClientOptions
 from tidelog.requests.offset_ranges import OffsetRange
-from tidelog.tables.read_arrow import read_ranges
+from tidelog.tables.read_arrow import TopicSnapshot
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.offset_extents import Extent, Since, extents_of
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, note, print_json
 from tidelog_cli.base.session import place_and_options, with_client
-from tidelog_cli.parquet.files import FILE_SCHEMA, Codec, ExportedFile, Source, ends_in, exclusive, name_of
+from tidelog_cli.base.start_points import parse_since
+from tidelog_cli.parquet.files import Codec, ExportedFile, Source, ends_in, exclusive, name_of
 from tidelog_cli.parquet.json_columns import SAMPLE_RECORDS, write_columns
-from tidelog_cli.records.consume import parse_since
+from tidelog_proto.schema.topic_schema import Schema
 
 FILE_RECORDS: Final = 5_000_000
 GROUP_RECORDS: Final = 500_000
@@ -94,7 +95,8 @@ def export(
     """Write a topic's records to Parquet, up to the topic's end at the start of the command.
 
     A directory gets files for each partition; a repeated run only adds new records, and continues an interrupted one. A
-    FILE.parquet contains all partitions. Files are written atomically.
+    FILE.parquet contains all partitions. Files are written atomically. The columns are those of records; of a typed
+    topic they are its fields, with their ids, and those of records.
     """
     begin = parse_since(since)
     started = time.monotonic()
@@ -181,7 +183,11 @@ class Writing:
         """
         from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
 
-        reading = read_ranges(lambda: SyncClient(self.bootstrap, **self.options), ranges, FILE_SCHEMA)
+        schema = self.source.schema
+        records = TopicSnapshot(
+            lambda: SyncClient(self.bootstrap, **self.options), ranges, schema, tombstones=schema is not None
+        )
+        _, reading = records.read(self.source.columns.names)
         with ExportedFile(path, self.source, self.codec, self.group_records) as file, contextlib.closing(reading):
             for batch in reading:
                 file.write(batch)
@@ -207,13 +213,15 @@ def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
 
 
 def _export_ranges(bootstrap: str, topic: str, since: Since, directory: Path | None) -> ExportRanges:
-    async def work(client: Client) -> tuple[Topic, Extent, Extent]:
+    async def work(client: Client) -> tuple[Topic, Schema | None, Extent, Extent]:
         described = await client.topic(topic)
         all_ = (await extents_of(client, [topic], "earliest"))[topic]
-        return described, all_, (await extents_of(client, [topic], since))[topic] if since != "earliest" else all_
+        chosen = (await extents_of(client, [topic], since))[topic] if since != "earliest" else all_
+        # Ends first, schemas second: all records below the ends have a schema that is known then.
+        return described, await client.schema(topic) if described.schema_number else None, all_, chosen
 
-    described, all_, chosen = with_client(bootstrap, work)
-    source = Source(described.name, described.topic_id)
+    described, schema, all_, chosen = with_client(bootstrap, work)
+    source = Source(described.name, described.topic_id, schema)
     done = {} if directory is None else ends_in(directory, source)
     ranges, lost = [], []
     for number, end in sorted(all_.ends.items()):

@@ -1,5 +1,8 @@
 """Parquet files of a topic: their atomic creation, and the offsets that they contain.
 
+The columns of a typed topic are its fields, with their ids and descriptions, followed by those of records and
+`_deleted`; the file's metadata contains its schema.
+
 A file is written next to its final name (`.tmp`), synced and renamed, and then the directory is synced. The file's
 metadata contains the topic and the end of the covered offsets, which is not always that of its last record because of
 compaction.
@@ -7,6 +10,7 @@ compaction.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import os
@@ -20,8 +24,12 @@ from typing import Any, Final, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelog.schemas.file_inputs import SCHEMA_KEY
 from tidelog.tables.read_arrow import TABLE_SCHEMA, schema_of
+from tidelog.tables.typed_tables import TypedTable, table_columns
 from tidelog_cli.base.failures import CommandFailed
+from tidelog_proto.schema.arrow_types import arrow_schema
+from tidelog_proto.schema.topic_schema import Schema
 
 FILE_SCHEMA: Final = schema_of([name for name in TABLE_SCHEMA.names if name != "topic"])
 """The columns of an exported file."""
@@ -38,10 +46,29 @@ _TOPIC, _ID, _END = "tidelog.topic", "tidelog.topic_id", "tidelog.end_offset"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The exported topic: its name and its id."""
+    """The exported topic.
+
+    Attributes:
+        topic: its name.
+        topic_id: its id.
+        schema: the schema of its rows; None if it is not typed.
+    """
 
     topic: str
     topic_id: bytes
+    schema: Schema | None = None
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of its files."""
+        return FILE_SCHEMA if self.schema is None else typed_file_schema(self.schema)
+
+
+def typed_file_schema(schema: Schema) -> pa.Schema:
+    """Return the columns of a file of a typed topic; the fields have their ids, and null in tombstones."""
+    rows = TypedTable(schema, table_columns(schema), tombstones=True).arrow
+    fields = [field.with_nullable(nullable=True) for field in arrow_schema(schema)]
+    return pa.schema([*fields, *list(rows)[len(fields) :]])
 
 
 def name_of(partition: int, start: int) -> str:
@@ -72,10 +99,10 @@ class ExportedFile:
         self._bytes = 0
         self._writer = pq.ParquetWriter(
             self._partial,
-            FILE_SCHEMA,
+            source.columns,
             compression=codec,
-            use_dictionary=_REPEATING,
-            write_statistics=["partition", "offset", "timestamp"],
+            use_dictionary=_REPEATING if source.schema is None else True,
+            write_statistics=["partition", "offset", "timestamp"] if source.schema is None else True,
         )
 
     def __enter__(self) -> Self:
@@ -111,13 +138,15 @@ class ExportedFile:
 
     def _write_group(self) -> None:
         if self._parts:
-            table = pa.Table.from_batches(self._parts, schema=FILE_SCHEMA)
+            table = pa.Table.from_batches(self._parts, schema=self._parts[0].schema)
             self._parts, self._rows, self._bytes = [], 0, 0
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def _finish(self) -> None:
         self._write_group()
         metadata = {_TOPIC: self._source.topic, _ID: self._source.topic_id.hex()}
+        if self._source.schema is not None:
+            metadata[SCHEMA_KEY] = base64.b64encode(self._source.schema.encoding).decode()
         self._writer.add_key_value_metadata({**metadata, _END: str(self.end_offset)})
         self._writer.close()
         sync(self._partial)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,9 +16,14 @@ import pyarrow.parquet as pq
 import typer
 
 from tidelog import Topic
-from tidelog_cli.base.failures import CommandFailed
+from tidelog.rows.arrow_rows import typed_columns
+from tidelog.rows.value_checks import RowError
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
+from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.schema.fields import Role
+from tidelog_proto.schema.topic_schema import Schema
 
 TARGET_READ_BYTES: Final = 4 << 20
 """Approximate size of one read from a file."""
@@ -53,17 +59,21 @@ def import_(
 ) -> None:
     """Publish the records of Parquet files from `tidelog export`, or of others with a column `value`.
 
+    In a typed topic the columns are its fields, by name, and each value must fit its field exactly.
     Records are appended and get new offsets. A repeated import publishes all records again; after a failure, the
     command reports how many records were published.
     """
     files = files_in(sources)
     chunks = chunks_of(files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
+    typed = partial(typed_chunks_of, files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
 
     def check(there: Topic) -> None:
         if keep_partitions:
-            check_partitions(files, there.partition_count, topic)
+            check_partitions(files, there.partition_count, topic, is_typed=there.schema_number > 0)
 
-    published = publish_all(topic, chunks, acks=acks, compression=compression, bootstrap=bootstrap, check=check)
+    published = publish_all(
+        topic, chunks, acks=acks, compression=compression, bootstrap=bootstrap, check=check, typed=typed
+    )
     published.tell(topic, "imported {} into {}; their offsets are new", as_json=as_json)
 
 
@@ -84,18 +94,19 @@ def files_in(sources: Sequence[Path]) -> list[Path]:
     return files
 
 
-def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None:
+def check_partitions(files: Sequence[Path], partitions: int, topic: str, *, is_typed: bool = False) -> None:
     """Refuse records of partitions that a topic does not have, before anything is published.
 
     Raises:
         CommandFailed: the topic lacks such a partition; or a file is not Parquet, unreadable, or without values.
     """
+    column = "_partition" if is_typed else "partition"
     for path in files:
-        with _opened(path) as file, _reading(path):
-            if "partition" not in file.schema_arrow.names:
+        with _opened(path, is_typed=is_typed) as file, _reading(path):
+            if column not in file.schema_arrow.names:
                 continue
-            for batch in file.iter_batches(1 << 16, columns=["partition"]):
-                numbers = _partitions(batch, path)
+            for batch in file.iter_batches(1 << 16, columns=[column]):
+                numbers = _partitions(batch, path, column)
                 if len(numbers) and numbers.min() < 0:
                     raise CommandFailed(
                         f"{path} has records of partition {numbers.min()}; partitions must be >= 0: choose partitions "
@@ -127,8 +138,48 @@ def chunks_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: 
                 if not by_partition:
                     yield Chunk(records, None)
                     continue
-                for start, end, partition in _runs(_partitions(batch, path)):
+                for start, end, partition in _runs(_partitions(batch, path, "partition")):
                     yield Chunk(records.slice(start, end - start), partition)
+
+
+def typed_chunks_of(
+    files: Sequence[Path], schema: Schema, *, keep_partitions: bool, keep_timestamps: bool
+) -> Iterator[Chunk]:
+    """Yield the rows of files for a typed topic, in chunks of one partition.
+
+    Raises:
+        CommandFailed: a file is not Parquet or unreadable, has other columns than the fields, or a value does not fit.
+        OSError: a file cannot be opened.
+    """
+    time = schema.field_of(Role.TIME)
+    if time is not None and not keep_timestamps:
+        raise CommandFailed(
+            f"the time of a record is its field {time.name!r}, which the files have; omit --now", EXIT_USAGE
+        )
+    left_out = {"_offset", "_partition", *(["_timestamp"] if time is not None or not keep_timestamps else [])}
+    layout = row_layout(schema)
+    for path in files:
+        with _opened(path, is_typed=True) as file, _reading(path):
+            names = file.schema_arrow.names
+            selected = [name for name in names if name not in left_out]
+            by_partition = keep_partitions and "_partition" in names
+            first = 0
+            for batch in file.iter_batches(
+                _rows_at_once(file), columns=[*selected, "_partition"] if by_partition else selected
+            ):
+                rows = batch.select(selected)
+                try:
+                    typed_columns(layout, rows)  # refused here, where the rows are known
+                except RowError as error:
+                    raise CommandFailed(
+                        f"{path}: in the {rows.num_rows} rows from row {first + 1} on: {error}"
+                    ) from error
+                first += rows.num_rows
+                if not by_partition:
+                    yield Chunk(rows, None)
+                    continue
+                for start, end, partition in _runs(_partitions(batch, path, "_partition")):
+                    yield Chunk(rows.slice(start, end - start), partition)
 
 
 @contextlib.contextmanager
@@ -140,20 +191,22 @@ def _reading(path: Path) -> Iterator[None]:
         raise CommandFailed(f"{path} cannot be read: {error}") from error
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _opened(path: Path, *, is_typed: bool = False) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except pa.ArrowInvalid as error:
         is_csv = path.suffix.lower() == ".csv"
         remedy = f"; publish CSV with `tidelog produce TOPIC {shlex.quote(str(path))}`" if is_csv else ""
         raise CommandFailed(f"{path} is not a Parquet file: {error}{remedy}") from error
-    if "value" not in file.schema_arrow.names:
+    names = file.schema_arrow.names
+    if "value" not in names and not is_typed:
+        quoted = shlex.quote(str(path))
         raise CommandFailed(
-            f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce TOPIC "
-            f"{shlex.quote(str(path))}`"
+            f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce TOPIC {quoted}`, or "
+            f"create a typed topic for them with `tidelog topic create TOPIC --schema {quoted}`"
         )
-    for name in (*_RECORD, "partition"):
-        if file.schema_arrow.names.count(name) > 1:
+    for name in names if is_typed else (*_RECORD, "partition"):
+        if names.count(name) > 1:
             raise CommandFailed(f"{path} has more than one column `{name}`; rename or drop the others")
     return file
 
@@ -165,10 +218,10 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
     return max(1, min(READ_RECORDS_MAX, int(TARGET_READ_BYTES / max(1, largest))))
 
 
-def _partitions(batch: pa.RecordBatch, path: Path) -> Any:
-    column: Any = batch.column("partition")
+def _partitions(batch: pa.RecordBatch, path: Path, name: str) -> Any:
+    column: Any = batch.column(name)
     if column.null_count or not pa.types.is_integer(column.type):
-        raise CommandFailed(f"{path}: the column `partition` must be an integer in each row; ignore it with --by-key")
+        raise CommandFailed(f"{path}: the column `{name}` must be an integer in each row; ignore it with --by-key")
     return column.cast(pa.int64()).to_numpy()
 
 

@@ -8,12 +8,17 @@ whole text, also of fields that are missing in the sample.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.offset_extents import Since
 from tidelog_cli.base.output import note
 from tidelog_cli.parquet.files import sync
+
+if TYPE_CHECKING:
+    from tidelog_cli.sql.tables import TopicTable
 
 SAMPLE_RECORDS: Final = 10_000
 """Default number of records from which columns and types are inferred."""
@@ -35,6 +40,14 @@ def write_columns(
     from tidelog_cli.sql.duckdb_engine import DuckDbEngine  # noqa: PLC0415
     from tidelog_cli.sql.topics import Topics  # noqa: PLC0415
 
+    def provide(names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
+        tables = topics.provide(names, optional)
+        if any(table.schema is not None for table in tables):
+            raise CommandFailed(
+                f"topic {topic} is typed: its fields are columns of every export; omit --columns", EXIT_USAGE
+            )
+        return tables
+
     partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     topics = Topics(bootstrap, since, {}, sample)
     engine = DuckDbEngine(MEMORY_MB)
@@ -42,7 +55,7 @@ def write_columns(
         records = engine.write_parquet(
             topic,
             partial,
-            topics.provide,
+            provide,
             lambda _: None,
             codec=_CODECS.get(codec, codec),
             group_rows=group_records,

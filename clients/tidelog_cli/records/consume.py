@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Literal, Protocol
 
@@ -30,15 +30,12 @@ from tidelog.subscriptions.consumer_options import START_WAIT_S
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.base.offset_extents import Since
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.base.session import with_client
-from tidelog_cli.base.times import ago, is_duration, moment_of
+from tidelog_cli.base.start_points import parse_start
 from tidelog_cli.records.group_consumption import COMMIT_PERIOD_S, check_nobody_shares, follow_as_member, shared
 from tidelog_proto.batch.record import Record as BatchRecord
 from tidelog_proto.text.record_lines import ValueForm, record_line
-
-Start = Literal["earliest", "latest"] | int | datetime
 
 
 class ByteSink(Protocol):
@@ -195,48 +192,6 @@ def checked_form(value: ValueForm | None, *, as_json: bool) -> ValueForm | None:
     if value is not None and not as_json:
         raise CommandFailed("--value requires --json: add --json, or omit --value", EXIT_USAGE)
     return (value or ValueForm.JSON) if as_json else None
-
-
-def parse_start(text: str, option: str = "--from", *, offsets: bool = True) -> Start:
-    """Parse the value of `--from` or a similar option; an integer is an offset.
-
-    Args:
-        option: name of the option, for the error.
-        offsets: whether the error suggests an offset.
-
-    Raises:
-        CommandFailed: the text is not earliest, latest, an offset, an ISO 8601 time or a duration.
-    """
-    if text == "earliest":
-        return "earliest"
-    if text == "latest":
-        return "latest"
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
-    except ValueError as error:
-        raise CommandFailed(
-            f"{option} {text!r}: give earliest, latest, {'an offset, ' if offsets else ''}a time like "
-            "2013-01-01T05:00:00, or how long ago with a unit ms, s, m, h, d or w, like 30m, 12h or 7d",
-            EXIT_USAGE,
-        ) from error
-
-
-def parse_since(text: str) -> Since:
-    """Parse the value of `--since`: as `parse_start`, without offsets.
-
-    Raises:
-        CommandFailed: the text is not earliest, latest, an ISO 8601 time or a duration.
-    """
-    begin = parse_start(text, "--since", offsets=False)
-    if isinstance(begin, int):
-        raise CommandFailed(
-            f"--since takes a time, got {text}: an integer would be an offset, which is a different record in each "
-            "partition; give a time like 2013-01-01T05:00:00, or how long ago, like 30m, 12h or 7d",
-            EXIT_USAGE,
-        )
-    return begin
 
 
 async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:

@@ -7,6 +7,7 @@ Modules:
     columns    the columns of a topic: those of records, and fields of JSON values, detected from a sample
     duckdb_engine, spark_engine   the engines
     answers    output of results
+    into_topic  publishing of results
 
 See docs/adr/0098.
 """

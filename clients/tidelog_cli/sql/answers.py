@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -24,7 +24,11 @@ from tidelog_cli.base.output import ABSENT, PIPE_COLUMNS
 from tidelog_proto.printable import printable
 from tidelog_proto.process.standard_streams import is_unicode
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _QUOTED_IN_CSV: Final = frozenset(',"\r\n')
+_PLAN: Final = ["explain_key", "explain_value"]
 TABLE_ROWS: Final = 1000
 """Default number of rows in a table, which is held in memory."""
 CELL_CHARS: Final = 200
@@ -45,10 +49,29 @@ class StatementError(CommandFailed):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a statement: its column names, and an iterator over its rows."""
+    """The result of a statement.
+
+    Attributes:
+        names: names of the columns.
+        rows: the rows.
+        batches: the rows as Arrow columns, in place of `rows`; None if the engine has none.
+    """
 
     names: Sequence[str]
     rows: Iterator[tuple[Any, ...]]
+    batches: Iterator[pa.RecordBatch] | None = None
+
+
+def is_plan(answer: Answer) -> bool:
+    """Return whether the rows are the plan of a statement, as EXPLAIN has it."""
+    return list(answer.names) == _PLAN
+
+
+def print_plan(answer: Answer) -> None:
+    """Write the plan of a statement, which is text with line breaks."""
+    for row in answer.rows:
+        sys.stdout.writelines(f"{printable(line)}\n" for line in str(row[-1]).splitlines())
+    sys.stdout.flush()
 
 
 def as_table(answer: Answer, limit: int) -> tuple[Table, bool]:

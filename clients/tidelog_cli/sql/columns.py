@@ -25,10 +25,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from tidelog.tables.read_arrow import TABLE_SCHEMA
 from tidelog_proto.text.json_text import JsonNumber, exact_json
 
-RECORD_COLUMNS: Final = tuple(name for name in TABLE_SCHEMA.names if name != "topic")
+RECORD_COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers", "tag")
 FIELDS_MAX: Final = 1000
 """Largest number of fields of JSON values that become columns."""
 DECIMAL_DIGITS: Final = 38

@@ -15,14 +15,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, note
 from tidelog_cli.base.session import place_of
-from tidelog_cli.records.consume import parse_since
+from tidelog_cli.base.start_points import parse_since
 from tidelog_cli.sql.answers import (
     TABLE_ROWS,
     Answer,
     StatementError,
     as_table,
+    is_plan,
     print_csv,
     print_json_lines,
+    print_plan,
     print_table_of,
 )
 from tidelog_cli.sql.columns import ValueKind
@@ -104,6 +106,16 @@ def sql(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row instead of a table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")] = False,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Publish the rows to a topic instead of printing them: as rows if it is typed, otherwise as JSON.",
+        ),
+    ] = None,
+    key_field: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="With --into: column for the keys of JSON records.")
+    ] = None,
     memory_mb: Annotated[
         int, typer.Option(min=64, help="Memory limit of the engine in MB; DuckDB spills to disk.")
     ] = 1024,
@@ -111,12 +123,19 @@ def sql(
 ) -> None:
     """Query topics with an embedded SQL engine: SELECT carrier, avg(delay) FROM flights GROUP BY 1.
 
-    A topic is a table with the columns partition, offset, timestamp, key, value, headers and tag, and a column for each
+    A typed topic is a table with its fields, and the columns _partition, _offset, _timestamp, _key, _headers and _tag.
+    Another topic has the columns partition, offset, timestamp, key, value, headers and tag, and a column for each
     field if values are JSON objects. Quote names with dots or dashes: FROM "orders.eu". Records are read up to the ends
     of the topics at the start of the command. SHOW TABLES lists the topics.
     """
     if as_json and as_csv:
         raise CommandFailed("--json and --csv are mutually exclusive; give one of them", EXIT_USAGE)
+    if key_field is not None and into is None:
+        raise CommandFailed("--key-field requires --into TOPIC; add it, or omit --key-field", EXIT_USAGE)
+    if into is not None and (as_csv or limit is not None):
+        raise CommandFailed(
+            "--into publishes all rows: omit --csv and --limit, or use LIMIT in the statement", EXIT_USAGE
+        )
     begin = parse_since(since)
     quote = '"' if engine is EngineChoice.DUCKDB else "`"
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)
@@ -126,6 +145,8 @@ def sql(
         show, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
     elif as_json:
         show = more = partial(print_json_lines, limit=limit)
+    if into is not None:
+        show = more = partial(_publish, into, key_field, bootstrap=bootstrap, as_json=as_json)
     # Not answered by the engine, which would list only the topics of earlier statements.
     if _SHOW_TABLES.fullmatch(statement):
         if follow:
@@ -135,9 +156,9 @@ def sql(
     sql_engine = _engine(engine, memory_mb, bootstrap)
     try:
         if follow:
-            _follow(sql_engine, statement, topics, show, more)
+            _follow(sql_engine, statement, topics, show, more, into=into)
         else:
-            _answer(sql_engine, statement, topics, show)
+            _answer(sql_engine, statement, topics, show, hidden=into is not None)
     except StatementError as failed:
         if failed.excerpt:
             note(failed.excerpt)
@@ -146,10 +167,16 @@ def sql(
         sql_engine.close()
 
 
-def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answer], None]) -> list[str]:
-    """Run the statement once, pass its result to `show`, print the engine's notes, and return the column names."""
+def _answer(
+    engine: Engine, statement: str, topics: Topics, show: Callable[[Answer], None], *, hidden: bool = False
+) -> list[str]:
+    """Run the statement once, pass its result to `show`, print the engine's notes, and return the column names.
+
+    Args:
+        hidden: whether no progress is shown, because `show` shows its own.
+    """
     try:
-        with _progress() as progress:
+        with _progress(hidden=hidden) as progress:
             task = progress.add_task("reading", total=None)
             answer = engine.answer(statement, topics.provide, partial(progress.advance, task))
             show(answer)
@@ -170,17 +197,33 @@ def _follow(
     topics: Topics,
     show_first: Callable[[Answer], None],
     more: Callable[[Answer], None],
+    *,
+    into: str | None,
 ) -> None:
-    """Run the statement whenever a topic has new records; `more` shows rows that continue the last result."""
+    """Run the statement whenever a topic has new records; `more` shows rows that continue the last result.
+
+    Args:
+        into: the topic to which rows are published; None: they are printed.
+    """
     only_new = engine.is_by_record(statement)
+    if into is not None and not only_new:
+        raise CommandFailed(
+            "--follow with --into requires a statement that only filters and maps the records of one topic: others are "
+            "run on all records each time, and would publish all rows again; run the statement without --follow",
+            EXIT_USAGE,
+        )
     names: list[str] = []
 
     def show(answer: Answer) -> None:
+        if into is not None and into in topics.used:
+            raise CommandFailed(
+                f"--follow --into {into} would read the records that it publishes; give another topic", EXIT_USAGE
+            )
         (more if only_new and list(answer.names) == names else show_first)(answer)
 
     while True:
         try:
-            names = _answer(engine, statement, topics, show)
+            names = _answer(engine, statement, topics, show, hidden=into is not None)
         except CommandFailed:
             if not topics.empty:
                 raise
@@ -203,7 +246,17 @@ def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:
     return SparkEngine(memory_mb, place_of(bootstrap))
 
 
+def _publish(into: str, key_field: str | None, answer: Answer, *, bootstrap: str, as_json: bool) -> None:
+    from tidelog_cli.sql.into_topic import IntoTopic  # noqa: PLC0415 - most statements publish nothing
+
+    target = IntoTopic(into, bootstrap, key_field)
+    target.publish(answer).tell(target.topic, "published {} to {}", as_json=as_json)
+
+
 def _show_table(answer: Answer, limit: int, *, is_more: bool = False) -> None:
+    if is_plan(answer):
+        print_plan(answer)
+        return
     table, more = as_table(answer, limit)
     if is_more and not table.row_count:
         return
@@ -212,11 +265,13 @@ def _show_table(answer: Answer, limit: int, *, is_more: bool = False) -> None:
         note(f"Showing the first {limit:,} rows; use --limit for more, --json or --csv for all.")
 
 
-def _progress() -> Progress:
-    """Return a progress line on stderr with the number of records read; hidden if stderr is not a terminal."""
+def _progress(*, hidden: bool) -> Progress:
+    """Return a progress line on stderr with the number of records read; also hidden if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} records"))
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
+    return Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden or not console.is_terminal
+    )
 
 
 def kinds_of(values: Sequence[str]) -> dict[str | None, ValueKind]:

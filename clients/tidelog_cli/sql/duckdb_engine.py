@@ -10,11 +10,11 @@ import contextlib
 import json
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tidelog.tables.topic_dataset import TopicDataset
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.by_record import is_by_record
@@ -30,11 +30,21 @@ from tidelog_cli.sql.columns import (
 )
 from tidelog_cli.sql.null_reports import NullReports, Record
 from tidelog_cli.sql.parsed import branches_of
-from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins
+from tidelog_cli.sql.tables import TABLES_MAX, Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 from tidelog_proto.text.json_text import json_text
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.tables.topic_dataset import TopicDataset
+
 ROWS_AT_ONCE: Final = 1000
+BATCH_ROWS: Final = 8192
+"""Maximum number of rows of an Arrow batch of an answer."""
+_WITHOUT_TREE: Final = (["EXPLAIN"], ["COPY"], ["MULTI"])
+"""Statements whose syntax tree DuckDB does not show. PIVOT is one of several statements for DuckDB."""
+_MISSING: Final = re.compile("^Catalog Error: Table with name (.+?) does not exist!")
 NUMBERS: Final = SafeNumbers()
 """The same marker for the whole process, because views exist longer than a statement."""
 _RESERVED: Final = frozenset(
@@ -109,6 +119,8 @@ class DuckDbEngine:
             "python_enable_replacements": False,  # Without this setting, Python variables could be used as tables.
         }
         self._datasets: list[TopicDataset] = []
+        self._topics: list[str] = []
+        """Topics that are tables of the connection."""
         self._nulls = NullReports()
         self._connect()
 
@@ -121,16 +133,16 @@ class DuckDbEngine:
         """Run a statement; rows are computed as they are read.
 
         Args:
-            statement: a statement that only reads.
+            statement: a statement that only reads topics.
             on_read: called with the number of records read.
 
         Raises:
-            CommandFailed: the statement is invalid, does not only read, or uses an unknown table.
+            CommandFailed: the statement is invalid or of another kind, or uses an unknown table.
             TidelogError: a topic could not be read.
         """
         self._open(statement, provide, on_read)
         with self._explained(statement):
-            self._connection.execute(statement)
+            self._execute(statement, provide, on_read)
             columns = self._connection.description or []
             if any(str(column[1]).endswith(_NANOSECONDS) for column in columns):
                 # Python has no times in nanoseconds, so their text is selected.
@@ -142,7 +154,7 @@ class DuckDbEngine:
                 )
                 self._connection.execute(f"SELECT {picked} FROM (\n{statement.rstrip().removesuffix(';')}\n)")  # noqa: S608
         names = [column[0] for column in columns]
-        return Answer(names, self._rows(statement))
+        return Answer(names, self._rows(statement), self._batches(statement))
 
     def write_parquet(
         self, topic: str, path: Path, provide: Provide, on_read: Callable[[int], None], *, codec: str, group_rows: int
@@ -174,13 +186,34 @@ class DuckDbEngine:
         self._nulls = NullReports()
         self._disconnect()  # closes the scans of an earlier answer
         self._connect()
-        tables = provide(*named_in(self._parsed(statement)))
-        refuse_twins(table.extent.topic for table in tables)
+        parsed = self._parsed(statement)
+        # The tables of other statements are found as DuckDB misses them.
+        self._add_all([] if parsed is None else provide(*named_in(parsed)), on_read)
+
+    def _execute(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> None:
+        """Run a statement, and create the view of each topic that DuckDB misses before it has run."""
+        for _ in range(TABLES_MAX):
+            try:
+                self._connection.execute(statement)
+            except self._duckdb.CatalogException as error:
+                missing = _MISSING.search(str(error))
+                if missing is None or missing[1] in self._topics:
+                    raise
+                self._add_all(provide([missing[1]]), on_read)
+            else:
+                return
+        raise CommandFailed(f"the statement uses more than {TABLES_MAX} topics; divide it into several statements")
+
+    def _add_all(self, tables: list[TopicTable], on_read: Callable[[int], None]) -> None:
+        self._topics += [table.extent.topic for table in tables]
+        refuse_twins(self._topics)
         for table in tables:
             self._add(table, on_read)
 
     def _add(self, table: TopicTable, on_read: Callable[[int], None]) -> None:
         """Create the view of a topic."""
+        from tidelog.tables.topic_dataset import TopicDataset  # noqa: PLC0415 - not needed without topics
+
         topic, shape = table.extent.topic, table.shape
         count_by = "offset" if table.schema is None else "_offset"
         dataset = TopicDataset(table.columns, table.read, count_by, on_read=on_read)
@@ -188,6 +221,7 @@ class DuckDbEngine:
         if shape is None:
             self._connection.register(topic, dataset)
         else:
+            self._create_functions()
             self._connection.register(_raw(topic), dataset)
             self._connection.execute(view_of(topic, shape))
 
@@ -197,7 +231,10 @@ class DuckDbEngine:
         Raises:
             CommandFailed: the statement is invalid, or does not only read.
         """
-        return is_by_record(self._parsed(statement), self._is_scalar)
+        parsed = self._parsed(statement)
+        if parsed is None:
+            raise CommandFailed("--follow is for a SELECT; run other statements without it", EXIT_USAGE)
+        return is_by_record(parsed, self._is_scalar)
 
     def _is_scalar(self, function: str) -> bool:
         query = "SELECT bool_and(function_type = 'scalar') FROM duckdb_functions() WHERE function_name = ?"
@@ -205,8 +242,15 @@ class DuckDbEngine:
         return bool(is_scalar)
 
     def _connect(self) -> None:
+        self._has_functions = False
         self._connection = self._duckdb.connect(config=self._config)
         self._connection.execute("SET TimeZone = 'UTC'")
+
+    def _create_functions(self) -> None:
+        """Create the functions of views of JSON values; other statements start faster without them."""
+        if self._has_functions:
+            return
+        self._has_functions = True
         self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR")
         self._connection.create_function(
             _REPORT, self._report, ["VARCHAR", "VARCHAR", "VARCHAR", "INTEGER", "BIGINT", "VARCHAR"], "VARCHAR"
@@ -216,21 +260,40 @@ class DuckDbEngine:
         for dataset in self._datasets:
             dataset.close()
         self._datasets = []
+        self._topics = []
         self._connection.close()
 
-    def _parsed(self, statement: str) -> list[object]:
+    def _parsed(self, statement: str) -> list[object] | None:
+        """Return the syntax tree of a query; None for another statement that is allowed.
+
+        Raises:
+            CommandFailed: the statement is invalid, or not allowed.
+        """
         with self._explained(statement):
-            self._connection.extract_statements(statement)  # raises errors that contain their position
+            statements = self._connection.extract_statements(statement)  # raises errors that contain their position
+        if [one.type.name for one in statements] in _WITHOUT_TREE:
+            return None
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
         parsed = json.loads(text)
         if parsed.get("error", True) or len(parsed["statements"]) != 1:
             raise CommandFailed(
-                f"statement {statement.strip()[:40]!r} is not a single query; give one SELECT, DESCRIBE, "
-                "SUMMARIZE or SHOW TABLES; to store an answer, redirect the output of --csv or --json",
+                f"statement {statement.strip()[:40]!r} is not a single query; give one SELECT, PIVOT, DESCRIBE, "
+                "SUMMARIZE, EXPLAIN, SHOW TABLES, or COPY (SELECT ...) TO 'FILE'; store an answer in a topic with "
+                "--into TOPIC",
                 EXIT_USAGE,
             )
-        statements: list[object] = parsed["statements"]
-        return statements
+        tree: list[object] = parsed["statements"]
+        return tree
+
+    def _batches(self, statement: str) -> Iterator[pa.RecordBatch]:
+        connection: Any = self._connection
+        with self._explained(statement):
+            # Versions before 1.5 have the other name. Later ones warn of a copy, which costs less than a second run.
+            read = getattr(connection, "to_arrow_reader", None) or connection.fetch_record_batch
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                reader = read(BATCH_ROWS)
+            yield from reader
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
         while True:
@@ -326,7 +389,7 @@ def view_of(topic: str, shape: Shape) -> str:
     if shape.fields:
         kinds = {name: "JSON" if kind is FieldKind.JSON else "VARCHAR" for name, kind in shape.fields.items()}
         structure = json.dumps(kinds).replace("'", "''")
-        parsed = f"""from_json({_parsable('"value"')}, '{structure}')"""
+        parsed = f"""TRY(from_json({_parsable('"value"')}, '{structure}'))"""
         other = _reported(topic, "", "", '"value"')
         reported = f"""from_json(CASE WHEN "value" IS NOT NULL THEN {other} END, '{structure}')"""
         rows = f"SELECT *, coalesce({parsed}, {reported}) AS j FROM ({rows})"  # noqa: S608
@@ -339,7 +402,7 @@ def view_of(topic: str, shape: Shape) -> str:
 def _parsable(value: str) -> str:
     """Return a SQL expression that prepares the JSON text `value` for `from_json`.
 
-    It yields NULL unless the text is a JSON object, and quotes numbers that DuckDB might alter by converting them to
+    It yields NULL unless the text may be a JSON object, which the only parse decides, and quotes numbers that DuckDB might alter by converting them to
     doubles. The slow Python check (`strict_json`) runs only for text that may use DuckDB's JSON extensions or exceed a
     limit.
     """
@@ -352,7 +415,7 @@ def _parsable(value: str) -> str:
     pattern = f"({BEFORE_NUMBER})({JSON_NUMBER})"
     safe = f"""regexp_replace({value} || '{NUMBERS.appended}', '{pattern}', '\\1"{NUMBERS.mark}\\2"', 'gs')"""
     return f"""CASE
-        WHEN NOT json_valid({value}) OR NOT starts_with(ltrim({value}, E' \\t\\n\\r'), '{{') THEN NULL
+        WHEN NOT starts_with(ltrim({value}, E' \\t\\n\\r'), '{{') THEN NULL
         WHEN {large} THEN nullif({_STRICT}({value}), '')
         WHEN NOT regexp_matches({value}, '{_LENIENT}|{_LOSSY}') THEN {value}
         WHEN regexp_matches({value}, '{_LENIENT}') THEN nullif({_STRICT}({value}), '')

@@ -20,15 +20,13 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.columns import JSON_NUMBER, Dialect, FieldKind, SafeNumbers, Shape, ValueKind, select_list
 from tidelog_cli.sql.null_reports import TEXT_CHARS_MAX, Record, counted, not_objects
-from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins
+from tidelog_cli.sql.tables import TABLES_MAX, Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-TABLES_MAX: Final = 64
-"""Maximum number of topics per statement."""
 _READS: Final = re.compile(
     r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|describe|explain)\b", re.IGNORECASE | re.DOTALL
 )
@@ -120,7 +118,7 @@ class SparkEngine:
         if not _READS.match(statement):
             raise CommandFailed(
                 f"statement {statement.strip()[:40]!r} is not a query; give one SELECT, DESCRIBE, EXPLAIN "
-                "or SHOW TABLES; to store an answer, redirect the output of --csv or --json",
+                "or SHOW TABLES; store an answer in a topic with --into TOPIC",
                 EXIT_USAGE,
             )
         self._observed, self._metrics = None, {}

@@ -9,18 +9,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-import pyarrow as pa
-
-from tidelog.client_options import ClientOptions
-from tidelog.requests.offset_ranges import OffsetRange
-from tidelog.tables.read_arrow import TopicSnapshot
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
-from tidelog_proto.schema.topic_schema import Schema
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.client_options import ClientOptions
+    from tidelog.tables.read_arrow import TopicSnapshot
+    from tidelog_proto.schema.topic_schema import Schema
+
+TABLES_MAX: Final = 64
+"""Maximum number of topics of a statement whose engine does not list them."""
 LISTED_MAX: Final = 20
 """Maximum number of topics that an error lists."""
 SAMPLED_PARTITIONS_MAX: Final = 8
@@ -36,7 +39,9 @@ class Cluster:
 
     def snapshot(self, extent: Extent, schema: Schema | None = None) -> TopicSnapshot:
         """Return the records of an extent; `schema` is that of a typed topic."""
-        from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
+        from tidelog.requests.offset_ranges import OffsetRange  # noqa: PLC0415 - not needed without topics
+        from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - as above
+        from tidelog.tables.read_arrow import TopicSnapshot  # noqa: PLC0415 - as above
 
         ranges = [
             OffsetRange(extent.topic, number, start, extent.ends[number], extent.topic_id)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tidelog import Client
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.offset_extents import Extent, Since, extents_of
 from tidelog_cli.base.output import note
@@ -14,7 +12,10 @@ from tidelog_cli.base.session import place_and_options, with_client
 from tidelog_cli.sql.columns import FIELDS_MAX, Shape, ValueKind
 from tidelog_cli.sql.tables import Cluster, TopicTable, no_such_table
 from tidelog_proto.names import INTERNAL_PREFIX
-from tidelog_proto.schema.topic_schema import Schema
+
+if TYPE_CHECKING:
+    from tidelog import Client
+    from tidelog_proto.schema.topic_schema import Schema
 
 LOOK_EVERY_S: Final = 1.0
 """Polling interval of `Topics.wait_for_more`."""
@@ -58,6 +59,7 @@ class Topics:
 
     def provide(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
         """Return topics by name, with their current offsets. See `Provide`."""
+        import asyncio  # noqa: PLC0415 - a statement without topics starts faster
 
         async def work(client: Client) -> tuple[dict[str, Extent], dict[str, Schema]]:
             listed = await client.topics(internal=True)
@@ -78,7 +80,9 @@ class Topics:
             schemas = await asyncio.gather(*map(client.schema, typed))
             return extents, dict(zip(typed, schemas, strict=True))
 
-        extents, schemas = with_client(self._bootstrap, work) if names or optional else ({}, {})
+        if not names and not optional:
+            return []
+        extents, schemas = with_client(self._bootstrap, work)
         self.used |= extents
         cluster = Cluster(*place_and_options(self._bootstrap))
         if misnamed := schemas.keys() & self._kinds.keys():
@@ -100,6 +104,7 @@ class Topics:
         Args:
             only_new: whether the next result only reads records that no earlier one has read.
         """
+        import asyncio  # noqa: PLC0415 - a statement without topics starts faster
 
         async def work(client: Client) -> None:
             while True:

@@ -13,8 +13,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
 
 def disable_pandas_import() -> None:
     """Make Arrow search for pandas now, while it is hidden. Does nothing if pandas is already imported."""
+    import pyarrow as pa  # noqa: PLC0415 - a command that needs no records starts faster
+
     if "pandas" in sys.modules:
         return
     hidden = _NoPandas()

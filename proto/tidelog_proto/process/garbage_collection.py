@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
 
 YOUNG_OBJECTS: Final = 10_000
 """Net allocations that trigger a collection of young objects; CPython's default is 700. In a node nearly all of these

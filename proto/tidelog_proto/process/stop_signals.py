@@ -8,13 +8,15 @@ interpreter, which restores the default action of all signals that are not ignor
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
 
 _WAKE_BYTES: Final = 4096
 
@@ -29,6 +31,8 @@ def stop_on_signals(numbers: Iterable[int], stop: Callable[[int], object]) -> It
     If a signal has arrived in the block, the handlers stay after it, so that further signals do not kill the process;
     otherwise the earlier handlers are restored.
     """
+    import asyncio  # noqa: PLC0415 - a command without an event loop starts faster
+
     loop = asyncio.get_running_loop()
     arrived: list[int] = []
 

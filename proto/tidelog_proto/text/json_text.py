@@ -15,8 +15,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn, cast
 
-import numpy as np
-
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -171,6 +169,8 @@ def _decoded(decoder: json.JSONDecoder, text: str) -> Any:
 
 
 def _depth(text: str) -> int:
+    import numpy as np  # noqa: PLC0415 - few texts have so many brackets
+
     brackets = np.frombuffer(_NO_BRACKET.sub("", _STRING.sub("", text)).encode(), np.uint8)
     steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
     return int(steps.cumsum().max(initial=0))

@@ -50,8 +50,14 @@ def test_a_statement_without_topics(engine: DuckDbEngine) -> None:
         ("", "a single query"),
         ("SELECT\n  FROM x WHERE", "line 2, column"),
         ("SELECT engine FROM self", "nothing of this program"),
-        ("INSERT INTO x SELECT 1", "a single query; give one SELECT"),
-        ("COPY (SELECT 1) TO 'x.parquet' (FORMAT parquet)", "to store an answer, redirect the output of --csv or"),
+        ("INSERT INTO x SELECT 1", "a single query; give one SELECT.*store an answer in a topic with --into TOPIC"),
+        ("COPY (SELECT 1) TO '/no/such/directory/x.parquet' (FORMAT parquet)", "/no/such/directory/x.parquet"),
+        ("COPY x TO 'x.parquet'", "nothing of this program"),
+        ("EXPLAIN SELECT * FROM x", "nothing of this program"),
+        ("PIVOT x ON y USING sum(z)", "nothing of this program"),
+        ("COPY (SELECT 1) TO 'x.parquet'; SELECT 2", "a single query"),
+        ("ATTACH 'x.db'", "a single query"),
+        ("SET threads = 1", "a single query"),
     ],
 )
 def test_invalid_statement_is_refused(engine: DuckDbEngine, statement: str, said: str) -> None:

@@ -41,6 +41,6 @@ def test_imported_pandas_stays_imported(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_command_leaves_it_out(with_pandas: Path) -> None:
-    out = printed("from tidelog_cli.main import main; assert main(['--version']) == 0", with_pandas)
-    assert out.startswith("tidelog ")
+    out = printed("from tidelog_cli.main import main; assert main(['produce', '--help']) == 0", with_pandas)
+    assert "Usage" in out
     assert "pandas" not in out
