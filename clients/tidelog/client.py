@@ -636,6 +636,8 @@ class Client:
             columns: the fields of the rows of a typed topic; None: all. Nodes send whole records.
             values: "rows": the value of a record of a typed topic is a row; "json": bytes, the row as a JSON object.
             rows: a dataclass or pydantic model whose instances are the rows, instead of dictionaries.
+            where: read only rows of a typed topic that match: a text such as "delay > 190 and carrier in ('UA', 'AA')",
+                or a `pyarrow.compute` expression.
 
         Raises:
             InvalidRequestError, InvalidTopicError: an argument has an invalid value.

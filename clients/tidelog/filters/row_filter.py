@@ -15,7 +15,7 @@ from tidelog.filters.filter_text import condition_of_text
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.filters.expression import Expression
 from tidelog_proto.filters.filter_limits import FilterError
-from tidelog_proto.filters.matching_rows import RowMask, matching_rows
+from tidelog_proto.filters.matching_rows import matching_rows
 from tidelog_proto.schema.topic_schema import Schema
 
 Where: TypeAlias = str | pc.Expression
@@ -48,14 +48,15 @@ class WhereFilter:
         """
         return self._bound(schema)
 
-    def matches(self, batch: RecordBatch, schema: Schema, partition: int) -> RowMask | None:
-        """Return which records of a batch match, read under a schema that is not older than the batch's; None: all do.
+    def kept(self, batch: RecordBatch, schema: Schema, partition: int) -> RecordBatch:
+        """Return a batch with the records that match, read under a schema that is not older than the batch's.
 
         Raises:
             InvalidRequestError: as `expression`.
             ProtocolError: CORRUPT_BATCH if the body does not decode.
         """
-        return matching_rows(batch, self._bound(schema), partition)
+        mask = matching_rows(batch, self._bound(schema), partition)
+        return batch if mask is None or mask.all() else batch.keeping(mask)
 
     def _bind(self, schema: Schema) -> Expression:
         try:

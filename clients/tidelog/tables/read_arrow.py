@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.fetch_options import FetchOptions
+from tidelog.filters.row_filter import Where, WhereFilter
 from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
 from tidelog.tables.joined_batches import BatchJoiner, wire_batch
@@ -50,6 +51,7 @@ def read_arrow(
     partitions: Iterable[int] | None = None,
     batch_records: int = BATCH_RECORDS,
     tombstones: bool = False,
+    where: Where | None = None,
     **options: Unpack[ClientOptions],
 ) -> pa.RecordBatchReader:
     """Return a reader of a topic's records, partition by partition, each in the order of its offsets.
@@ -69,12 +71,14 @@ def read_arrow(
         partitions: the partitions to read; None: all.
         batch_records: maximum number of rows of a batch.
         tombstones: in a typed topic, whether tombstones are rows, too, which a last column `_deleted` marks.
+        where: in a typed topic, return only rows that match: a text such as "delay > 190 and carrier in ('UA', 'AA')", or
+            a `pyarrow.compute` expression.
         options: options of `Client`.
 
     Raises:
         InvalidRequestError: a column does not exist, `since` or `until` lacks a partition, a start offset is beyond the
             end of the log or greater than an end offset, an integer is a time in another unit than µs, `batch_records`
-            is < 1, or both `bootstrap` and `context` are given.
+            is < 1, `where` does not fit the schema, or both `bootstrap` and `context` are given.
         TidelogError: a request failed; also raised while batches are read. Records that retention deletes before they
             are read raise `OffsetOutOfRangeError`.
     """
@@ -82,6 +86,7 @@ def read_arrow(
         raise InvalidRequestError("bootstrap and context both name a cluster; pass only one of them")
     if batch_records < 1:
         raise InvalidRequestError(f"batch_records must be >= 1, got {batch_records}")
+    row_filter = None if where is None else WhereFilter(where)
     from tidelog.sync.client import Client  # noqa: PLC0415 - keeps `import tidelog` fast
 
     def connect() -> Client:
@@ -90,12 +95,15 @@ def read_arrow(
     with connect() as client:
         ranges, is_typed = _ranges(client, topic, since, until, partitions)
         # Ends first, schemas second: all records below the ends have a schema that is known then.
-        typed = TypedTable(client.schema(topic), columns, tombstones=tombstones) if is_typed else None
+        typed = (
+            TypedTable(client.schema(topic), columns, tombstones=tombstones, where=row_filter) if is_typed else None
+        )
     if typed is not None:
         return pa.RecordBatchReader.from_batches(typed.arrow, _typed_ranges(connect, ranges, typed, batch_records))
-    if tombstones:
+    if tombstones or where is not None:
         raise InvalidRequestError(
-            f"topic {topic!r} is not typed: tombstones are rows whose value is null; leave tombstones out"
+            f"topic {topic!r} is not typed: tombstones are rows whose value is null, and rows have no fields that a "
+            "filter could test; leave tombstones and where out"
         )
     schema = schema_of(columns)
     return pa.RecordBatchReader.from_batches(schema, read_ranges(connect, ranges, schema, batch_records))

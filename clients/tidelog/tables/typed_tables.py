@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
+from tidelog.filters.row_filter import WhereFilter
 from tidelog.tables.joined_batches import JOINED_BYTES
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import row_layout
@@ -26,15 +27,27 @@ class TypedTable:
         columns: names of fields and of `RECORD_COLUMNS`, in order; None for all fields.
         tombstones: whether tombstones are rows, too, with nulls in fields without a role; a last column `_deleted`
             marks them.
+        where: selects the rows; None for all.
 
     Attributes:
         arrow: the Arrow schema of the tables.
 
     Raises:
-        InvalidRequestError: a column does not exist or is repeated, or none is given.
+        InvalidRequestError: a column does not exist or is repeated, or none is given; or the filter does not fit the
+            schema.
     """
 
-    def __init__(self, schema: Schema, columns: Sequence[str] | None, *, tombstones: bool = False) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        columns: Sequence[str] | None,
+        *,
+        tombstones: bool = False,
+        where: WhereFilter | None = None,
+    ) -> None:
+        if where is not None:
+            where.expression(schema)  # an error is raised here, and not with the first batch
+        self._where = where
         fields = row_layout(schema).row_schema
         taken = {field.role for field in schema.fields}
         roles = {"_key": Role.KEY, "_tag": Role.TAG}
@@ -60,6 +73,8 @@ class TypedTable:
         layout = batch.layout
         assert layout is not None
         batch = batch.slice_from(start)
+        if self._where is not None:
+            batch = self._where.kept(batch, self._schema, partition)
         count = batch.count_below(end)
         reader = row_reader(layout.schema, self._schema, self._fields)
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))

@@ -14,9 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.key_bytes import key_values
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_reader import columns_of_records
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.filters.expression import (
     EVERY_ROW,
     NO_ROW,
@@ -29,7 +32,7 @@ from tidelog_proto.filters.rebinding import FieldPlace, field_places, rebound
 from tidelog_proto.filters.record_columns import RECORD_COLUMN_NAMES, RECORD_COLUMN_TYPES
 from tidelog_proto.schema.arrow_types import arrow_type
 from tidelog_proto.schema.data_types import DataType, Kind
-from tidelog_proto.schema.fields import Role
+from tidelog_proto.schema.fields import Role, path_text
 
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 """For each row, whether it matches."""
@@ -42,7 +45,11 @@ _COMPARE: Final[dict[Operator, Callable[..., Any]]] = {
     Operator.GREATER: pc.greater,
     Operator.GREATER_OR_EQUAL: pc.greater_equal,
 }
-_ROLE_COLUMNS: Final = {Role.TIME: "_timestamp", Role.KEY: "_key", Role.TAG: "_tag"}
+_ROLE_COLUMNS: Final = {
+    Role.TIME: (Flags.TIMESTAMP, "_timestamp"),
+    Role.KEY: (Flags.KEY, "_key"),
+    Role.TAG: (Flags.TAG, "_tag"),
+}
 _DECIMALS: Final = Context(prec=38)
 
 
@@ -58,7 +65,7 @@ def matching_rows(batch: RecordBatch, expression: Expression, partition: int = 0
         partition: of the batch, for expressions that test `_partition`.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH if the body does not decode.
+        ProtocolError: CORRUPT_BATCH if the body does not decode, or the batch was sent without a tested field.
     """
     assert batch.layout is not None, "only typed batches have rows"
     own = rebound(expression, batch.layout.schema)
@@ -117,7 +124,11 @@ class _Evaluation:
         role = place.field.role
         if role is Role.NONE:
             return self._of_values(place)
-        column = self._of_records(_ROLE_COLUMNS[role])
+        flag, name = _ROLE_COLUMNS[role]
+        flags = self._batch.header.flags
+        if flags & Flags.PROJECTED and not flags & flag and place.field.required and role is not Role.TAG:
+            raise _not_sent(place)
+        column = self._of_records(name)
         return key_values(column, arrow_type(place.field)) if role is Role.KEY else column
 
     def _of_records(self, name: str) -> Any:
@@ -126,12 +137,21 @@ class _Evaluation:
     def _of_values(self, place: FieldPlace) -> Any:
         columns = self._batch.columns()
         if "value" not in columns.schema.names:
-            return pa.nulls(len(self._batch), arrow_type(place.field))
+            raise _not_sent(place)
         array: Any = columns.column("value")
         for field in place.fields:
             at = array.type.get_field_index(field.name)
+            if at < 0:
+                raise _not_sent(place)
             array = array.flatten()[at] if array.null_count else array.field(at)
         return array
+
+
+def _not_sent(place: FieldPlace) -> ProtocolError:
+    name = path_text(tuple(field.name for field in place.fields))
+    return ProtocolError(
+        pb.CORRUPT_BATCH, f"the batch was sent without the field {name!r}, which the filter of its reader tests"
+    )
 
 
 def _compared(column: Any, leaf: Leaf, data_type: DataType) -> Any:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from tests.proto.derived_batches import derived, nothing_left
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import Codec, Flags, stamp_owner, unpack_header, whole_common_batch
+from tidelog_proto.batch.record import Record
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch, iter_batches
 from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.errors import ProtocolError
@@ -311,3 +313,20 @@ def test_the_fast_path_of_common_batches_accepts_nothing_that_parsing_refuses(
         if header is not None:
             assert header == RecordBatch.parse(raw).header
             assert not header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.PROJECTED)
+
+
+def test_a_batch_of_some_records_keeps_their_offsets_and_columns() -> None:
+    records = [Record(b"v%d" % n, key=b"k", timestamp_us=NOW_US + n) for n in range(6)]
+    raw = bytearray(encode_batch(columns_of(records), now_us=NOW_US).to_bytes())
+    stamp_owner(raw, base_offset=100, append_timestamp_us=1, epoch=1, owner_incarnation=1, previous_digest=0)
+    batch = RecordBatch.parse(bytes(raw)).slice_from(101)
+    kept = batch.keeping(np.array([True, False, False, True, False]))
+    assert (list(kept.offset_list()), kept.values(), kept.keys()) == ([101, 104], [b"v1", b"v4"], [b"k", b"k"])
+    assert (kept.base_offset, kept.end_offset, len(kept), kept.derived) == (101, 106, 2, True)
+    assert kept.timestamps_us() == [NOW_US + 1, NOW_US + 4]
+    assert kept.slice_from(102).values() == [b"v4"]
+    assert kept.count_below(104) == 1
+    again = kept.keeping(np.array([False, True]))
+    assert (list(again.offset_list()), again.values()) == ([104], [b"v4"])
+    none = kept.keeping(np.zeros(2, np.bool_))
+    assert (len(none), list(none.offset_list()), none.end_offset) == (0, [], 106)
