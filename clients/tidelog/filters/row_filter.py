@@ -13,9 +13,11 @@ from tidelog.filters.binding import bound
 from tidelog.filters.conditions import Condition
 from tidelog.filters.filter_text import condition_of_text
 from tidelog_proto.batch.record_batch import RecordBatch
-from tidelog_proto.filters.expression import Expression
+from tidelog_proto.filters.expression import EVERY_ROW, Expression
+from tidelog_proto.filters.expression_messages import BoundFilter, message_of_filter
 from tidelog_proto.filters.filter_limits import FilterError
 from tidelog_proto.filters.matching_rows import matching_rows
+from tidelog_proto.filters.record_columns import of_fields
 from tidelog_proto.schema.topic_schema import Schema
 
 Where: TypeAlias = str | pc.Expression
@@ -47,6 +49,21 @@ class WhereFilter:
             InvalidRequestError: a field does not exist, or a value does not fit it.
         """
         return self._bound(schema)
+
+    def pushed(self, schema: Schema) -> BoundFilter | None:
+        """Return the filter that nodes apply, which matches at least the same rows; None if nodes cannot narrow them.
+
+        Raises:
+            InvalidRequestError: as `expression`.
+        """
+        narrowing = BoundFilter(schema.number, of_fields(self._bound(schema)))
+        if narrowing.expression == EVERY_ROW:
+            return None
+        try:
+            message_of_filter(narrowing)
+        except FilterError:  # its literals are too long: the reader filters alone
+            return None
+        return narrowing
 
     def kept(self, batch: RecordBatch, schema: Schema, partition: int) -> RecordBatch:
         """Return a batch with the records that match, read under a schema that is not older than the batch's.

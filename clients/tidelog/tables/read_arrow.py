@@ -206,6 +206,8 @@ def _typed_ranges(
     with connect() as client:
         for span in ranges:
             options = fetch_options(span)
+            if typed.pushed is not None:
+                options["where"] = typed.pushed
 
             def fetch(offset: int, span: OffsetRange = span, options: FetchOptions = options) -> Fetched:
                 return client.fetch(span.topic, span.partition, offset, **options)

@@ -31,6 +31,7 @@ class TypedTable:
 
     Attributes:
         arrow: the Arrow schema of the tables.
+        pushed: the filter for nodes; None if they send all records.
 
     Raises:
         InvalidRequestError: a column does not exist or is repeated, or none is given; or the filter does not fit the
@@ -45,9 +46,8 @@ class TypedTable:
         tombstones: bool = False,
         where: WhereFilter | None = None,
     ) -> None:
-        if where is not None:
-            where.expression(schema)  # an error is raised here, and not with the first batch
         self._where = where
+        self.pushed = None if where is None else where.pushed(schema)
         fields = row_layout(schema).row_schema
         taken = {field.role for field in schema.fields}
         roles = {"_key": Role.KEY, "_tag": Role.TAG}

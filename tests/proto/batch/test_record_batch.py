@@ -14,7 +14,6 @@ from tests.proto.derived_batches import derived, nothing_left
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import Codec, Flags, stamp_owner, unpack_header, whole_common_batch
-from tidelog_proto.batch.record import Record
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch, iter_batches
 from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.errors import ProtocolError
@@ -316,8 +315,8 @@ def test_the_fast_path_of_common_batches_accepts_nothing_that_parsing_refuses(
 
 
 def test_a_batch_of_some_records_keeps_their_offsets_and_columns() -> None:
-    records = [Record(b"v%d" % n, key=b"k", timestamp_us=NOW_US + n) for n in range(6)]
-    raw = bytearray(encode_batch(columns_of(records), now_us=NOW_US).to_bytes())
+    columns = columns_of([b"v%d" % n for n in range(6)], keys=[b"k"] * 6, timestamps_us=[NOW_US + n for n in range(6)])
+    raw = bytearray(encode_batch(columns, now_us=NOW_US).to_bytes())
     stamp_owner(raw, base_offset=100, append_timestamp_us=1, epoch=1, owner_incarnation=1, previous_digest=0)
     batch = RecordBatch.parse(bytes(raw)).slice_from(101)
     kept = batch.keeping(np.array([True, False, False, True, False]))
