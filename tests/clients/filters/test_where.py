@@ -15,6 +15,9 @@ from tests.clients.test_real_node import RealNode
 import tidelog
 from tidelog import Client
 from tidelog.errors import InvalidRequestError
+from tidelog.filters.row_filter import WhereFilter
+from tidelog_proto.filters.expression import Leaf, Operator
+from tidelog_proto.filters.expression_messages import BoundFilter
 
 pytestmark = pytest.mark.e2e
 
@@ -111,6 +114,66 @@ async def test_fields_of_other_schemas(client: Client, address: str) -> None:
             lambda where=where: tidelog.read_arrow("evolving", bootstrap=address, where=where).read_all()
         )
         assert same(table.to_pylist(), expected)
+
+
+async def test_nodes_omit_rows_and_readers_have_the_same_rows_without_that(
+    client: Client, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_topic("pushed", schema=FIELDS, key="carrier")
+    for compression in (None, "lz4", "zstd"):
+        async with client.producer("pushed", compression=compression) as producer:
+            for at in range(0, 1000, 250):
+                await producer.send_many(rows(250, at))
+    schema = await client.schema("pushed")
+    pushed: list[Any] = []
+    original = WhereFilter.pushed
+
+    def noted(self: WhereFilter, schema: Any) -> Any:
+        pushed.append(original(self, schema))
+        return pushed[-1]
+
+    def read(where: Any) -> list[dict[str, Any]]:
+        found = tidelog.read_arrow("pushed", bootstrap=address, where=where).read_all()
+        return found.to_pylist()  # type: ignore[no-any-return]
+
+    for where, matches in [*WHERE, ("_offset < 5", None), ("number = 77 and _offset > 5", None)]:
+        with monkeypatch.context() as patched:
+            patched.setattr(WhereFilter, "pushed", noted)
+            narrowed = await asyncio.to_thread(read, where)
+            patched.setattr(WhereFilter, "pushed", lambda *_: None)
+            whole = await asyncio.to_thread(read, where)
+        assert repr(narrowed) == repr(whole)
+        if matches is not None:
+            assert same(whole, [row for row in rows(1000) * 3 if matches(row)])
+    assert [each is None for each in pushed] == [False] * len(WHERE) + [True, False]
+    whole_bytes = await _fetched_bytes(client, "pushed", None)
+    assert await _fetched_bytes(client, "pushed", WhereFilter("number = 77").pushed(schema)) * 20 < whole_bytes
+    assert await _fetched_bytes(client, "pushed", WhereFilter("number > 30000").pushed(schema)) == 0
+    assert await _fetched_bytes(client, "pushed", WhereFilter("number >= 0").pushed(schema)) == whole_bytes
+
+
+async def _fetched_bytes(client: Client, topic: str, where: Any) -> int:
+    offset, found = 0, 0
+    while offset < 3000:
+        fetched = await client.fetch(topic, 0, offset, where=where)
+        found += sum(batch.header.length for batch in fetched.batches)
+        assert fetched.next_offset > offset
+        offset = fetched.next_offset
+    return found
+
+
+async def test_nodes_refuse_filters_that_do_not_fit_the_topic(client: Client) -> None:
+    await client.create_topic("unfit", schema=FIELDS, key="carrier")
+    await publish(client, "unfit", rows(3))
+    await client.create_topic("unfit-bytes")
+    async with client.producer("unfit-bytes") as producer:
+        await producer.send(b"x")
+    for topic, number, message in (
+        ("unfit-bytes", 1, "the topic is not typed"),
+        ("unfit", 99, "schema 1 has no field with the id 99"),
+    ):
+        with pytest.raises(InvalidRequestError, match=message):
+            await client.fetch(topic, 0, 0, where=BoundFilter(1, Leaf(number, Operator.IS_NULL)))
 
 
 async def test_columns_of_records_positions_and_batches(client: Client, address: str) -> None:
