@@ -489,6 +489,7 @@ class Client:
                 `min_bytes`: wait until this many bytes can be returned (0), for at most `wait_ms`.
                 `wait_ms`: see `min_bytes` (0). If it is > 0, the call also waits, without limit, for a quota.
                 `key`, `tag`: only records with this key and this tag.
+                `where`: in a typed topic, a filter of rows bound to a schema: records that do not match may be left out.
                 `columns`: some of timestamp, key, value, headers, tag; others may be absent.
                 `fields`: in a typed topic, names or ids of fields; other fields may be absent. The columns of fields
                     with a role are added to `columns`.
@@ -649,6 +650,8 @@ class Client:
             columns: the fields of the rows of a typed topic; None: all. Nodes send whole records.
             values: "rows": the value of a record of a typed topic is a row; "json": bytes, the row as a JSON object.
             rows: a dataclass or pydantic model whose instances are the rows, instead of dictionaries.
+            where: read only rows of a typed topic that match: a text such as "delay > 190 and carrier in ('UA', 'AA')",
+                or a `pyarrow.compute` expression.
 
         Raises:
             InvalidRequestError, InvalidTopicError: an argument has an invalid value.

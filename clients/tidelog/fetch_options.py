@@ -9,6 +9,7 @@ from tidelog.errors import InvalidRequestError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import schema_of
 from tidelog_proto.batch.header import COLUMN_FLAGS
+from tidelog_proto.filters.expression_messages import BoundFilter
 from tidelog_proto.process.epoch_units import wrong_unit
 
 FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
@@ -26,6 +27,7 @@ class FetchOptions(TypedDict, total=False):
     wait_ms: int
     key: bytes | None
     tag: str | None
+    where: BoundFilter | None
     columns: Sequence[str] | None
     fields: Sequence[str | int] | None
     since_us: int | None

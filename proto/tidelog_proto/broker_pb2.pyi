@@ -1,3 +1,4 @@
+from tidelog_proto import filter_pb2 as _filter_pb2
 from tidelog_proto import schema_pb2 as _schema_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -803,12 +804,14 @@ class FieldSelection(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RecordFilter(_message.Message):
-    __slots__ = ("key", "tag")
+    __slots__ = ("key", "tag", "where")
     KEY_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     tag: str
-    def __init__(self, key: _Optional[bytes] = ..., tag: _Optional[str] = ...) -> None: ...
+    where: _filter_pb2.RowFilter
+    def __init__(self, key: _Optional[bytes] = ..., tag: _Optional[str] = ..., where: _Optional[_Union[_filter_pb2.RowFilter, _Mapping]] = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("results",)

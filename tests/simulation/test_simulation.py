@@ -18,8 +18,8 @@ from tests.simulation.scenario import (
     RETENTION,
     SCRUBBED,
     SHARED_FILES,
-    SOLE_SHARED_FILES,
     SHARED_IDS,
+    SOLE_SHARED_FILES,
     UNSAFE,
 )
 

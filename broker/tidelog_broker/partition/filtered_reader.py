@@ -17,6 +17,8 @@ from tidelog_broker.storage.partition.matching import MatchingReader, NewestMatc
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.filters.expression_messages import filter_of_message
+from tidelog_proto.filters.filter_limits import FilterError
 from tidelog_proto.limits import MIB, TAG_BYTES_MAX
 
 T = TypeVar("T")
@@ -115,7 +117,12 @@ def parse_record_filter(message: pb.RecordFilter) -> RecordFilter | None:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"a tag must have at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}"
         )
-    return RecordFilter(key, tag) if (key, tag) != (None, None) else None
+    try:
+        where = filter_of_message(message.where) if message.HasField("where") else None
+    except FilterError as error:
+        raise ProtocolError(pb.INVALID_REQUEST, str(error)) from None
+    found = RecordFilter(key, tag, where)
+    return None if found == RecordFilter() else found
 
 
 def indexed_columns(config: pb.TopicConfig) -> frozenset[TextColumn]:

@@ -22,7 +22,6 @@ from tidelog_broker.storage.engine.store import STAGED_BYTES, EpochStore, Staged
 from tidelog_broker.storage.io.errors import StorageError
 from tidelog_proto.batch.header import BatchHeader
 
-
 ROOM_BYTES: Final = 16 * 1024
 """Space is reserved in steps of this size, because most requests have several small batches."""
 

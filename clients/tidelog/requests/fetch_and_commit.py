@@ -36,6 +36,7 @@ from tidelog_proto.batch.header import COLUMN_FLAGS
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.batch.row_layout import Layouts
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.filters.expression_messages import BoundFilter
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
 QUOTA_RETRY_S: Final = 1.0
@@ -54,6 +55,7 @@ async def fetch(
     wait_ms: int = 0,
     key: bytes | None = None,
     tag: str | None = None,
+    where: BoundFilter | None = None,
     columns: Sequence[str] | None = None,
     fields: Sequence[str | int] | None = None,
     since_us: int | None = None,
@@ -74,7 +76,7 @@ async def fetch(
             f"wait_ms must be 0 to {FETCH_WAIT_MS_MAX} (got {wait_ms})"
         )
     entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
-    if (matching := record_filter(key, tag)) is not None:
+    if (matching := record_filter(key, tag, where)) is not None:
         entry.filter.CopyFrom(matching.to_message())
     if (projection := projection_message(columns, since_us, until_us, end_offset)) is not None:
         entry.projection.CopyFrom(projection)

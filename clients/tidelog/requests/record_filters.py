@@ -6,14 +6,19 @@ from typing import NamedTuple
 
 from tidelog.errors import InvalidRequestError
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.filters.expression_messages import BoundFilter, message_of_filter
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 
 class RecordFilter(NamedTuple):
-    """The key and tag that a record must have; None matches all. Nodes filter, so other records are not sent."""
+    """The key and tag that a record must have; None matches all. Nodes filter, so other records are not sent.
+
+    `where` only narrows what is sent: its reader filters again.
+    """
 
     key: bytes | None = None
     tag: str | None = None
+    where: BoundFilter | None = None
 
     def to_message(self) -> pb.RecordFilter:
         """Return the filter as a protobuf message."""
@@ -22,6 +27,8 @@ class RecordFilter(NamedTuple):
             message.key = self.key
         if self.tag is not None:
             message.tag = self.tag
+        if self.where is not None:
+            message.where.CopyFrom(message_of_filter(self.where))
         return message
 
 
@@ -37,8 +44,8 @@ def check_key(key: object) -> None:
         raise TypeError(f"key must be bytes, got {type(key).__name__}: {key!r}; encode it as its producer does")
 
 
-def record_filter(key: bytes | None, tag: str | None) -> RecordFilter | None:
-    """Return the filter for a key and a tag; None for neither.
+def record_filter(key: bytes | None, tag: str | None, where: BoundFilter | None = None) -> RecordFilter | None:
+    """Return the filter for a key, a tag and a condition on rows; None for none of them.
 
     Raises:
         TypeError: the key is not bytes, or the tag is not text.
@@ -50,4 +57,5 @@ def record_filter(key: bytes | None, tag: str | None) -> RecordFilter | None:
         raise TypeError(f"tag must be str, got {type(tag).__name__}: {tag!r}")
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
         raise InvalidRequestError(f"a tag must have at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
-    return RecordFilter(key, tag) if (key, tag) != (None, None) else None
+    found = RecordFilter(key, tag, where)
+    return None if found == RecordFilter() else found

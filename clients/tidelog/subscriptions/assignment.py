@@ -59,6 +59,7 @@ class Assignment:
         self.loads: LoadMeter | None = None
         self._router = router
         self._dead_letter = options.dead_letter
+        self._view = options.view
         self._prefetch = Prefetch(options.prefetch)
         self._buffer = ReceiveBuffer(options.admit, options.dropped)
         self._meter = meter
@@ -69,7 +70,9 @@ class Assignment:
             on_out_of_range=options.on_out_of_range,
             record_filter=options.record_filter,
             skips_forbidden=options.pattern is not None,
-            fields=FieldBinding(router, options.view.columns, is_narrowing=options.dead_letter is None),
+            fields=FieldBinding(
+                router, options.view.columns, is_narrowing=options.dead_letter is None, where=options.view.where
+            ),
         )
         self._columns = options.view.columns
         self._paused: set[TopicPartition] = set()
@@ -343,10 +346,15 @@ class Assignment:
             self._meter.taken(item.where, item.batch)
         if self.loads is not None:
             self.loads.taken(item.where, item.batch.end_offset, item.batch.header.length)
-        if item.batch.layout is None:
-            return ConsumedBatch(*item.where, item.batch)
-        schema = item.schema or self._router.schemas.newest(self.topic_ids[item.where.topic])
-        return ConsumedBatch(*item.where, item.batch, schema, self._columns)
+        batch = ConsumedBatch(*item.where, item.batch)
+        if item.batch.layout is not None:
+            schema = item.schema or self._router.schemas.newest(self.topic_ids[item.where.topic])
+            batch = ConsumedBatch(*item.where, item.batch, schema, self._columns)
+        try:
+            return self._view.kept(batch)
+        except TidelogError:
+            self.put_back(batch)  # the next call raises the error again
+            raise
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
         is_read = any(where.topic == topic for where in self._keeper.partitions)

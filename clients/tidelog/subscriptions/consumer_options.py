@@ -20,6 +20,7 @@ from typing import Final, Literal, NamedTuple, TypedDict, cast, get_args
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
 from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, describe_error
+from tidelog.filters.row_filter import Where
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests import committed_positions
 from tidelog.requests.conversions import checked_group, checked_topic, microseconds
@@ -92,6 +93,7 @@ class ConsumerArguments(TypedDict, total=False):
     columns: Sequence[str] | None
     values: Values
     rows: type | None
+    where: Where | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class ConsumerOptions:
         columns: Sequence[str] | None = None,
         values: Values = "rows",
         rows: type | None = None,
+        where: Where | None = None,
     ) -> ConsumerOptions:
         """Check the arguments of `Client.consumer`.
 
@@ -185,7 +188,7 @@ class ConsumerOptions:
                 has_model=rows is not None,
             ),
             dead_letter,
-            RowView.of(columns=columns, values=values, rows=rows),
+            RowView.of(columns=columns, values=values, rows=rows, where=where),
         )
 
     @property

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog.cluster.routing import Router
+from tidelog.errors import InvalidRequestError
+from tidelog.filters.row_filter import WhereFilter
 from tidelog.requests.field_projection import add_fields, newest_schema
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import COLUMN_FLAGS
@@ -34,18 +36,28 @@ class FieldBinding:
 
     Args:
         columns: names of fields; None for all, which are not bound.
+        where: the filter of the consumer, which applies it itself, too; None for all records.
         is_narrowing: whether nodes may omit other fields. A consumer with a dead-letter topic needs whole records.
     """
 
-    def __init__(self, router: Router, columns: tuple[str, ...] | None, *, is_narrowing: bool) -> None:
+    def __init__(
+        self,
+        router: Router,
+        columns: tuple[str, ...] | None,
+        *,
+        is_narrowing: bool,
+        where: WhereFilter | None = None,
+    ) -> None:
         self._router = router
+        self._where = where
         self._columns = columns
         self._is_narrowing = is_narrowing
 
     async def bind(self, topics: Iterable[str]) -> Mapping[bytes, BoundFields]:
         """Return the fields of typed topics, by topic id; empty if the consumer reads all fields.
 
-        A name that the schema does not have is reported when a batch is read; until then the node sends all fields.
+        A name that the schema does not have, and a filter that does not fit it, are reported when a batch is read; until
+        then the node sends all fields.
 
         Raises:
             TidelogError: a schema could not be read.
@@ -59,8 +71,18 @@ class FieldBinding:
                 continue
             ids = {field.name: field.id for field in schema.fields}
             projection = None
-            if self._is_narrowing and ids.keys() >= set(self._columns):
+            tested = self._tested(schema)
+            if self._is_narrowing and tested is not None and ids.keys() >= set(self._columns):
                 projection = pb.Projection(columns=COLUMN_FLAGS)  # a record has its key, headers, tag and time
-                add_fields(projection, schema, [ids[name] for name in self._columns])
+                add_fields(projection, schema, [*(ids[name] for name in self._columns), *tested])
             bound[topic_id] = BoundFields(schema, projection)
         return bound
+
+    def _tested(self, schema: Schema) -> frozenset[int] | None:
+        """Return the ids of the fields that the filter tests; None if it does not fit the schema."""
+        if self._where is None:
+            return frozenset()
+        try:
+            return self._where.tested(schema).fields
+        except InvalidRequestError:
+            return None

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from tidelog.errors import InvalidRequestError
+from tidelog.errors import InvalidRequestError, error_of_local
+from tidelog.filters.row_filter import Where, WhereFilter
 from tidelog.model import ConsumedBatch
 from tidelog.rows.json_view import json_values
 from tidelog.rows.row_models import Build, check_model, model_builder
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.schema.topic_schema import Schema
 
 Values = Literal["rows", "json"]
@@ -24,15 +26,19 @@ class RowView(NamedTuple):
         values: the form of the value of a record.
         model: the class of rows; None for dictionaries.
         build: makes an instance of it.
+        where: selects the records that are delivered; None for all.
     """
 
     columns: tuple[str, ...] | None = None
     values: Values = "rows"
     model: type | None = None
     build: Build | None = None
+    where: WhereFilter | None = None
 
     @classmethod
-    def of(cls, *, columns: Sequence[str] | None, values: str, rows: type | None) -> RowView:
+    def of(
+        cls, *, columns: Sequence[str] | None, values: str, rows: type | None, where: Where | None = None
+    ) -> RowView:
         """Check the arguments of `Client.consumer` for rows.
 
         Raises:
@@ -50,7 +56,13 @@ class RowView(NamedTuple):
         ):
             raise InvalidRequestError(f"columns must be a list of different names of fields, got {columns!r}")
         names = None if columns is None else tuple(columns)
-        return cls(names, "json" if values == "json" else "rows", rows, None if rows is None else model_builder(rows))
+        return cls(
+            names,
+            "json" if values == "json" else "rows",
+            rows,
+            None if rows is None else model_builder(rows),
+            None if where is None else WhereFilter(where),
+        )
 
     def check_untyped(self, topic: str) -> None:
         """Check that the options can be used with a topic whose values are bytes.
@@ -58,11 +70,27 @@ class RowView(NamedTuple):
         Raises:
             InvalidRequestError: an option needs a typed topic.
         """
-        if self.columns is not None or self.model is not None:
+        if self.columns is not None or self.model is not None or self.where is not None:
             raise InvalidRequestError(
-                f"topic {topic!r} is not typed: its values are bytes without columns; leave columns= and rows= out, "
-                "and use value_deserializer"
+                f"topic {topic!r} is not typed: its values are bytes without columns; leave columns=, rows= and where= "
+                "out, and use value_deserializer"
             )
+
+    def kept(self, batch: ConsumedBatch) -> ConsumedBatch:
+        """Return a batch with the records that `where` selects.
+
+        Raises:
+            InvalidRequestError: the topic is not typed, or the filter does not fit its schema.
+            CorruptBatchError: the body does not decode.
+        """
+        if self.where is None or not len(batch):
+            return batch
+        if batch.batch.layout is None:
+            self.check_untyped(batch.topic)
+        try:
+            return replace(batch, batch=self.where.kept(batch.batch, _schema_of(batch), batch.partition))
+        except ProtocolError as error:
+            raise error_of_local(error) from error
 
     def values_of(self, batch: ConsumedBatch) -> list[Any]:
         """Return the value of each record of a batch of a typed topic, before `build`; None for a tombstone.

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.fetch_options import FetchOptions
+from tidelog.filters.row_filter import Where, WhereFilter
 from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
 from tidelog.tables.joined_batches import BatchJoiner, wire_batch
@@ -58,6 +59,7 @@ def read_arrow(
     partitions: Iterable[int] | None = None,
     batch_records: int = BATCH_RECORDS,
     tombstones: bool = False,
+    where: Where | None = None,
     **options: Unpack[ClientOptions],
 ) -> pa.RecordBatchReader:
     """Return a reader of a topic's records, partition by partition, each in the order of its offsets.
@@ -77,12 +79,14 @@ def read_arrow(
         partitions: the partitions to read; None: all.
         batch_records: maximum number of rows of a batch.
         tombstones: in a typed topic, whether tombstones are rows, too, which a last column `_deleted` marks.
+        where: in a typed topic, return only rows that match: a text such as "delay > 190 and carrier in ('UA', 'AA')", or
+            a `pyarrow.compute` expression.
         options: options of `Client`.
 
     Raises:
         InvalidRequestError: a column does not exist, `since` or `until` lacks a partition, a start offset is beyond the
             end of the log or greater than an end offset, an integer is a time in another unit than µs, `batch_records`
-            is < 1, or both `bootstrap` and `context` are given.
+            is < 1, `where` does not fit the schema, or both `bootstrap` and `context` are given.
         TidelogError: a request failed; also raised while batches are read. Records that retention deletes before they
             are read raise `OffsetOutOfRangeError`.
     """
@@ -95,6 +99,7 @@ def read_arrow(
         partitions=partitions,
         batch_records=batch_records,
         tombstones=tombstones,
+        where=where,
         options=options,
     )
     schema, batches = taken.read(columns)
@@ -195,6 +200,7 @@ class TopicSnapshot:
         schema: the schema of the rows; None if the topic is not typed.
         batch_records: maximum number of rows of a batch.
         tombstones: whether tombstones of a typed topic are rows, too.
+        where: the filter of the rows of a typed topic; None for all.
     """
 
     connect: Callable[[], Client]
@@ -202,6 +208,7 @@ class TopicSnapshot:
     schema: Schema | None
     batch_records: int = BATCH_RECORDS
     tombstones: bool = False
+    where: WhereFilter | None = None
 
     @property
     def columns(self) -> pa.Schema:
@@ -226,7 +233,7 @@ class TopicSnapshot:
         names = columns
         if columns is not None and self.tombstones:
             names = [name for name in columns if name != DELETED]
-        typed = TypedTable(self.schema, names, tombstones=self.tombstones)
+        typed = TypedTable(self.schema, names, tombstones=self.tombstones, where=self.where)
         return typed.arrow, read_typed_ranges(self.connect, self.ranges, typed, self.batch_records)
 
 
@@ -241,6 +248,7 @@ def take_snapshot(
     batch_records: int,
     tombstones: bool,
     options: ClientOptions,
+    where: Where | None = None,
 ) -> TopicSnapshot:
     """Return the range of a topic and, if it is typed, its newest schema; see `read_arrow`.
 
@@ -251,6 +259,7 @@ def take_snapshot(
         raise InvalidRequestError("bootstrap and context both name a cluster; pass only one of them")
     if batch_records < 1:
         raise InvalidRequestError(f"batch_records must be >= 1, got {batch_records}")
+    row_filter = None if where is None else WhereFilter(where)
     from tidelog.sync.client import Client  # noqa: PLC0415 - keeps `import tidelog` fast
 
     def connect() -> Client:
@@ -263,8 +272,12 @@ def take_snapshot(
                 f"topic {topic!r} is not typed: tombstones are rows whose value is null; leave tombstones out"
             )
         # Ends first, schemas second: all records below the ends have a schema that is known then.
+        if where is not None and not is_typed:
+            raise InvalidRequestError(
+                f"topic {topic!r} is not typed: its rows have no fields that a filter could test; leave where out"
+            )
         schema = client.schema(topic) if is_typed else None
-    return TopicSnapshot(connect, ranges, schema, batch_records, tombstones)
+    return TopicSnapshot(connect, ranges, schema, batch_records, tombstones, row_filter)
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
 from tidelog.fetch_options import WIRE_COLUMNS, FetchOptions
+from tidelog.filters.row_filter import TestedColumns, WhereFilter
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.tables.joined_batches import JOINED_BYTES
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -20,6 +21,7 @@ from tidelog_proto.schema.fields import Role
 from tidelog_proto.schema.topic_schema import Schema
 
 _EVERY: Final = RecordFilter()
+_NOTHING_TESTED: Final = TestedColumns(frozenset(), frozenset())
 _DELETED_FIELD: Final = pa.field(DELETED, pa.bool_(), nullable=False)
 
 
@@ -49,15 +51,27 @@ class TypedTable:
         columns: names of fields and of `RECORD_COLUMNS`, in order; None for all fields.
         tombstones: whether tombstones are rows, too, with nulls in fields without a role; a last column `_deleted`
             marks them.
+        where: selects the rows; None for all.
 
     Attributes:
         arrow: the Arrow schema of the tables.
 
     Raises:
-        InvalidRequestError: a column does not exist or is repeated, or none is given.
+        InvalidRequestError: a column does not exist or is repeated, or none is given; or the filter does not fit the
+            schema.
     """
 
-    def __init__(self, schema: Schema, columns: Sequence[str] | None, *, tombstones: bool = False) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        columns: Sequence[str] | None,
+        *,
+        tombstones: bool = False,
+        where: WhereFilter | None = None,
+    ) -> None:
+        self._where = where
+        if where is not None:
+            where.expression(schema)
         fields = row_layout(schema).row_schema
         known = {field.name: field for field in columns_of_table(schema, tombstones=tombstones)}
         known.pop(DELETED, None)
@@ -79,12 +93,15 @@ class TypedTable:
             options: the options of the fetch, which are changed.
             only: the filter that `table` gets.
         """
+        if self._where is not None and (pushed := self._where.pushed(self._schema)) is not None:
+            options["where"] = pushed
         ids = {field.name: field.id for field in self._schema.fields}
         if len(self._fields) == len(ids):  # The node sends its batches as they are.
             return
-        compared = [name for name, value in only._asdict().items() if value is not None]
+        tested = self._where.tested(self._schema) if self._where is not None else _NOTHING_TESTED
+        compared = {name for name, value in only._asdict().items() if value is not None} | tested.columns
         options["columns"] = [name for name in WIRE_COLUMNS if f"_{name}" in self._names or name in compared]
-        options["fields"] = [ids[name] for name in self._fields]
+        options["fields"] = sorted({ids[name] for name in self._fields} | tested.fields)
 
     def table(
         self, batch: RecordBatch, partition: int, start: int, end: int, only: RecordFilter = _EVERY
@@ -103,6 +120,8 @@ class TypedTable:
         layout = batch.layout
         assert layout is not None
         batch = batch.slice_from(start)
+        if self._where is not None:
+            batch = self._where.kept(batch, self._schema, partition)
         count = batch.count_below(end)
         reader = row_reader(layout.schema, self._schema, self._fields)
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from tidelog.schemas.file_inputs import SCHEMA_KEY
 from tidelog.tables.read_arrow import TABLE_SCHEMA, schema_of
-from tidelog.tables.typed_tables import TypedTable, table_columns
+from tidelog.tables.typed_tables import columns_of_table
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_proto.schema.arrow_types import arrow_schema
 from tidelog_proto.schema.topic_schema import Schema
@@ -66,7 +66,7 @@ class Source:
 
 def typed_file_schema(schema: Schema) -> pa.Schema:
     """Return the columns of a file of a typed topic; the fields have their ids, and null in tombstones."""
-    rows = TypedTable(schema, table_columns(schema), tombstones=True).arrow
+    rows = columns_of_table(schema, tombstones=True)
     fields = [field.with_nullable(nullable=True) for field in arrow_schema(schema)]
     return pa.schema([*fields, *list(rows)[len(fields) :]])
 

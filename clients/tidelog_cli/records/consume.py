@@ -26,7 +26,7 @@ from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.errors import GroupNotEmptyError
 from tidelog.model import record_columns
 from tidelog.rows.json_view import json_values
-from tidelog.subscriptions.consumer_options import START_WAIT_S
+from tidelog.subscriptions.consumer_options import START_WAIT_S, ConsumerArguments
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
@@ -122,6 +122,12 @@ def consume(
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only records with this tag.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Only rows of a typed topic that match, such as \"delay > 190 and carrier in ('UA', 'AA')\"."
+        ),
+    ] = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this partition; may be repeated.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per record instead of its value.")
@@ -142,6 +148,7 @@ def consume(
     """
     form = checked_form(value, as_json=as_json)
     begin = parse_start(start)
+    selection: ConsumerArguments = {"key": None if key is None else key.encode(), "tag": tag, "where": where}
 
     async def work(client: Client) -> None:
         if group is not None and follow and not partition:
@@ -152,8 +159,7 @@ def consume(
                 topic,
                 group,
                 start=begin,
-                key=None if key is None else key.encode(),
-                tag=tag,
+                selection=selection,
                 max_records=max_records,
                 write=lambda batch, count: write_out(batch, count, standard_output(), form),
             )
@@ -161,10 +167,7 @@ def consume(
         if group is not None:
             await check_nobody_shares(client, group)
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
-        key_bytes = None if key is None else key.encode()
-        async with client.consumer(
-            topic, group=group, start=begin, partitions=partitions, key=key_bytes, tag=tag
-        ) as consumer:
+        async with client.consumer(topic, group=group, start=begin, partitions=partitions, **selection) as consumer:
             positions = _positions(consumer)
             if isinstance(begin, int):
                 await _check_range(client, topic, positions, begin)

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from tidelog import Client, ConsumedBatch, Group, TopicPartition
 from tidelog.errors import MemberFencedError, UnknownGroupError
+from tidelog.subscriptions.consumer_options import ConsumerArguments
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import insisting
 from tidelog_cli.base.failures import CommandFailed
@@ -29,8 +30,7 @@ async def follow_as_member(
     group: str,
     *,
     start: Literal["earliest", "latest"] | int | datetime,
-    key: bytes | None,
-    tag: str | None,
+    selection: ConsumerArguments,
     max_records: int | None,
     write: Callable[[ConsumedBatch, int], None],
 ) -> None:
@@ -38,8 +38,7 @@ async def follow_as_member(
 
     Args:
         start: the start in partitions in which the group has no committed position.
-        key: only records with this key.
-        tag: only records with this tag.
+        selection: `key`, `tag` and `where`: only records that match.
         max_records: maximum number of records to print; None for no limit.
         write: prints the given number of records from the start of a batch; may block.
     """
@@ -57,7 +56,7 @@ async def follow_as_member(
 
     wish = Group(group, commit_interval_s=COMMIT_PERIOD_S, on_assigned=keep_beginnings)
     left = max_records
-    async with client.consumer(topic, group=wish, start=start, key=key, tag=tag) as consumer:
+    async with client.consumer(topic, group=wish, start=start, **selection) as consumer:
         async for batch in consumer.batches():
             count = len(batch) if left is None else min(left, len(batch))
             await call_in_background(partial(write, batch, count))

@@ -179,9 +179,7 @@ class EnginesResult:
             **plan,
             "points": [_point_document(point) for point in self.points],
             "shared_of_segment": {str(count): round(ratio, 2) for count, ratio in self.shared_ratios().items()},
-            "stored_shared_of_segment": {
-                str(count): round(ratio, 2) for count, ratio in self.stored_ratios().items()
-            },
+            "stored_shared_of_segment": {str(count): round(ratio, 2) for count, ratio in self.stored_ratios().items()},
             "environment": asdict(environment),
         }
 

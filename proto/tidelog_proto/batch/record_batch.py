@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
@@ -264,6 +265,25 @@ class RecordBatch:
         part._columns = columns.slice(first, count)
         part._deltas = None if self._deltas is None else self._deltas.slice(first, count)
         return part
+
+    def keeping(self, keep: npt.NDArray[np.bool_]) -> RecordBatch:
+        """Return the batch with some of its records, as a derived batch that covers the same offsets.
+
+        It is for readers in this process: it has columns, but no body that could be sent.
+
+        Args:
+            keep: for each record, whether it stays.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH if the body does not decode.
+        """
+        mask = pa.array(keep)
+        deltas: Any = pc.subtract(self.offsets(), pa.scalar(self.header.base_offset, pa.int64()))
+        columns = self.columns().filter(mask)
+        header = self.header._replace(flags=self.header.flags | Flags.DERIVED, record_count=columns.num_rows)
+        kept = RecordBatch(header, b"", start=self._start, layout=self.layout)
+        kept._columns, kept._deltas = columns, deltas.filter(mask)
+        return kept
 
     def columns(self) -> pa.RecordBatch:
         """Return the columns that the producer sent (see `columns.py`), decoded once.

@@ -184,4 +184,3 @@ async def test_partitions_with_other_work_are_written_by_themselves(topic: Topic
 def _joins(joint: JointAppend, driver: ReplicaDriver) -> bool:
     data = memoryview(bytearray(batch(b"x")))
     return joint.add(driver, unpack_header(data), data) is not None
-

@@ -19,7 +19,7 @@ from tests.proto.typed_batches import encoded, parsed, rows_of_schema
 from tidelog.rows.arrow_rows import typed_columns
 from tidelog.schemas.file_inputs import fields_of_parquet
 from tidelog.sync import Client
-from tidelog.tables.typed_tables import TypedTable, table_columns
+from tidelog.tables.typed_tables import TypedTable, columns_of_table
 from tidelog_cli.parquet.files import ExportedFile, Source
 from tidelog_cli.parquet.importing import typed_chunks_of
 from tidelog_proto.batch.row_layout import row_layout
@@ -32,7 +32,7 @@ def exported(path: Path, schema: Schema, rows: list[pa.RecordBatch], codec: Any)
     """Write rows to a file as `tidelog export` does, and return their stored columns."""
     layout = row_layout(schema)
     batches = [parsed(encoded(layout, each), {layout.number: layout}) for each in rows]
-    table = TypedTable(schema, table_columns(schema), tombstones=True)
+    table = TypedTable(schema, columns_of_table(schema).names, tombstones=True)
     with ExportedFile(path, Source("t", b"\1" * 16, schema), codec, 3) as file:
         for partition, batch in enumerate(batches):
             file.write(table.table(batch, partition, 0, len(batch)))

@@ -145,3 +145,26 @@ def test_commands_that_take_bytes_refuse_rows(cli: Cli, typed: str, tmp_path: Pa
     for command in (("sql", f'select * from "{typed}"'), ("export", typed, tmp_path / "x.parquet")):
         ended = cli(*command)
         assert (ended.code != 0, "typed" in ended.err) == (True, True), ended.err
+
+
+def test_rows_are_filtered(cli: Cli, typed: str) -> None:
+    lines = "".join(
+        json.dumps({"name": f"n{n}", "count": n, "at": f"2026-01-0{n}T00:00:00Z"}) + "\n" for n in range(1, 7)
+    )
+    assert cli("produce", typed, stdin=lines.encode()).code == 0
+    for where, names in (
+        ("count > 2 and not name in ('n4', 'n5')", ["n3", "n6"]),
+        ("at < '2026-01-02T12:00:00Z' or count = 5", ["n1", "n2", "n5"]),
+        ("count is null", []),
+    ):
+        ended = cli("consume", typed, "--where", where)
+        assert (ended.code, [json.loads(line)["name"] for line in ended.out.splitlines()]) == (0, names), ended.err
+    limited = cli("consume", typed, "--where", "count >= 2", "--max", 2)
+    assert [json.loads(line)["name"] for line in limited.out.splitlines()] == ["n2", "n3"]
+    for where, message in (
+        ("count >", "where: the filter has the end at character 8; expected a value"),
+        ("size = 1", "where: no field is named 'size'"),
+    ):
+        ended = cli("consume", typed, "--where", where)
+        assert ended.code != 0
+        assert message in ended.err

@@ -10,8 +10,17 @@ from tidelog_loadtest.measure.environment import environment_of
 from tidelog_loadtest.node.engine_figures import EnginePoint, EngineSide, EnginesPlan, EnginesResult
 
 POINTS = [
-    EnginePoint("segment", 1_000, used=10, created_rss_anon_bytes=10 << 20, node=EngineSide(rates=[100.0, 300.0]), stored_per_s=5.0),
-    EnginePoint("shared", 1_000, used=10, stored_per_s=35.0, node=EngineSide(rates=[2_000.0]), probe=EngineSide(rates=[5_000.0])),
+    EnginePoint(
+        "segment",
+        1_000,
+        used=10,
+        created_rss_anon_bytes=10 << 20,
+        node=EngineSide(rates=[100.0, 300.0]),
+        stored_per_s=5.0,
+    ),
+    EnginePoint(
+        "shared", 1_000, used=10, stored_per_s=35.0, node=EngineSide(rates=[2_000.0]), probe=EngineSide(rates=[5_000.0])
+    ),
     EnginePoint("shared", 5, node=EngineSide(rates=[7.0])),
     EnginePoint("segment", 9),
 ]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -311,3 +312,20 @@ def test_the_fast_path_of_common_batches_accepts_nothing_that_parsing_refuses(
         if header is not None:
             assert header == RecordBatch.parse(raw).header
             assert not header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.PROJECTED)
+
+
+def test_a_batch_of_some_records_keeps_their_offsets_and_columns() -> None:
+    columns = columns_of([b"v%d" % n for n in range(6)], keys=[b"k"] * 6, timestamps_us=[NOW_US + n for n in range(6)])
+    raw = bytearray(encode_batch(columns, now_us=NOW_US).to_bytes())
+    stamp_owner(raw, base_offset=100, append_timestamp_us=1, epoch=1, owner_incarnation=1, previous_digest=0)
+    batch = RecordBatch.parse(bytes(raw)).slice_from(101)
+    kept = batch.keeping(np.array([True, False, False, True, False]))
+    assert (list(kept.offset_list()), kept.values(), kept.keys()) == ([101, 104], [b"v1", b"v4"], [b"k", b"k"])
+    assert (kept.base_offset, kept.end_offset, len(kept), kept.derived) == (101, 106, 2, True)
+    assert kept.timestamps_us() == [NOW_US + 1, NOW_US + 4]
+    assert kept.slice_from(102).values() == [b"v4"]
+    assert kept.count_below(104) == 1
+    again = kept.keeping(np.array([False, True]))
+    assert (list(again.offset_list()), again.values()) == ([104], [b"v4"])
+    none = kept.keeping(np.zeros(2, np.bool_))
+    assert (len(none), list(none.offset_list()), none.end_offset) == (0, [], 106)

@@ -64,6 +64,5 @@ def complete(replica: Replica, append: SoleAppend) -> bool:
     owner = state.owner
     if owner is not None and state.may_acknowledge:
         committed = owner.acknowledge(state.node_id, append.placed.end_offset)
-        if committed > state.high_watermark:
-            state.high_watermark = committed
+        state.high_watermark = max(state.high_watermark, committed)
     return True

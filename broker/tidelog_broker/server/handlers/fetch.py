@@ -252,6 +252,8 @@ async def _newest(broker: Broker, request: Request, partition: Partition, entry:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"{partition.name}: `newest` needs a filter; set `filter.key`, `filter.tag` or both"
         )
+    if record_filter.where is not None:
+        raise ProtocolError(pb.INVALID_REQUEST, f"{partition.name}: `newest` takes no `filter.where`; remove it")
     found = await _find_newest(broker, request, partition, record_filter, with_record=True)
     if found is None or found.offset is None or found.alone is None:
         return ReadResult([], partition.state.latest)

@@ -32,6 +32,8 @@ from tidelog_proto.batch.key_hash import hash_one
 from tidelog_proto.batch.newest_row import newest_row, record_alone
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import Layouts
+from tidelog_proto.filters.expression_messages import BoundFilter
+from tidelog_proto.filters.filtered_batch import check_filter, filter_rows
 from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB, MIB
 
 WORK_BYTES: Final = 8 * MIB
@@ -58,6 +60,27 @@ class RecordFilter(NamedTuple):
 
     key: bytes | None = None
     tag: str | None = None
+    where: BoundFilter | None = None
+
+    def check(self, layouts: Layouts | None) -> None:
+        """Check that the filter fits the topic.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST; EPOCH_CHANGING if this node does not know the schema of `where`.
+        """
+        if self.where is not None:
+            check_filter(self.where, layouts)
+
+    def filtered(self, batch: memoryview, layouts: Layouts | None) -> Buffer | None:
+        """Return a batch with the matching records, and with `where` perhaps others; None if no record matches.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH; EPOCH_CHANGING if this node does not know the schema of the batch.
+        """
+        if self.where is None:
+            return filter_batch(batch, key=self.key, tag=self.tag, layouts=layouts)
+        assert layouts is not None, "check refuses the filter in an untyped topic"
+        return filter_rows(batch, self.where, key=self.key, tag=self.tag, layouts=layouts)
 
     def column(self, columns: frozenset[TextColumn]) -> TextColumn | None:
         """Return the column of `columns` whose index a lookup with this filter uses; None if no index helps."""
@@ -139,11 +162,12 @@ class MatchingReader:
         Returns about `max_bytes`; a single batch may be larger. The first batch may have records before `offset`.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE below the start of the log.
+            ProtocolError: OFFSET_OUT_OF_RANGE below the start of the log; as `RecordFilter.check`.
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
             DamagedError: a batch is corrupt.
             StorageFailedError, NoDescriptorError: the disk cannot be read.
         """
+        record_filter.check(self._held.layouts)
         return retry_if_replaced(
             self._held, lambda: self._read(offset, max_bytes, limit_offset, record_filter, work_bytes)
         )
@@ -182,7 +206,7 @@ class MatchingReader:
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
-                recent = self._recent.get(extent, record_filter) if not found else None
+                recent = self._recent.get(extent, record_filter) if not found and record_filter.where is None else None
                 if recent is not None and len(recent) >= left_bytes:
                     return ReadResult([recent], extent.offset_of(extent.first + 1))
                 for slot, batch in self._batches(extent, lookup, newest=False):
@@ -312,7 +336,7 @@ def _filtered(
         DamagedError: the batch is not the one that the index lists.
     """
     with checking(extent, slot, batch):
-        return filter_batch(batch, key=record_filter.key, tag=record_filter.tag, layouts=layouts)
+        return record_filter.filtered(batch, layouts)
 
 
 def filter_all(
@@ -324,12 +348,13 @@ def filter_all(
         layouts: of the batches of a typed topic, see `HeldEpochs`.
 
     Raises:
-        ProtocolError: CORRUPT_BATCH.
+        ProtocolError: CORRUPT_BATCH; as `RecordFilter.check` and `RecordFilter.filtered`.
     """
+    record_filter.check(layouts)
     found: list[memoryview] = []
     left_bytes, position = max_bytes, 0
     for batch in batches:
-        matching = filter_batch(batch, key=record_filter.key, tag=record_filter.tag, layouts=layouts)
+        matching = record_filter.filtered(batch, layouts)
         if matching is not None:
             if found and len(matching) > left_bytes:
                 break
