@@ -52,7 +52,7 @@ VALUES: dict[str, list[Any]] = {
 INTRODUCTION = """\
 # Types on every surface
 
-What each type of a field of a [typed topic](typed-topics.md) is where rows are written and read.
+The representation of each type of a field of a [typed topic](typed-topics.md) where rows are written and read.
 `python -m tests.types_table` writes this page: it publishes extreme values of each type, and null, to a node, reads
 them back from each surface, and ends with an error if one of them is another value. NaN, infinities and -0.0, all
 digits of decimals and integers, microseconds, the years 1 to 9999, and null in each place stay what they were.

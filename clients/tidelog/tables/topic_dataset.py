@@ -31,7 +31,7 @@ _FILES: Final = ds.IpcFileFormat()
 _NO_FILE: Final = "a topic has no files; read it with to_batches() to_table() or scanner()"
 """Path of a file that does not exist."""
 _BY_POSITION: Final = "FieldPath("
-"""What an expression's text has if it names a column by its position."""
+"""Part of the text of an expression that names a column by its position."""
 
 
 class TopicDataset(ds.UnionDataset):
@@ -61,7 +61,7 @@ class TopicDataset(ds.UnionDataset):
         # empty: its only file does not exist.
         files = fs.LocalFileSystem()
         unreadable = ds.FileSystemDataset([_FILES.make_fragment(_NO_FILE, files)], columns, _FILES, files)
-        super().__init__(columns, [unreadable])
+        super().__init__(columns, [unreadable])  # type: ignore[call-arg] # missing in the stubs
         self._columns = columns
         self._read = read
         self._count_by = count_by
@@ -241,7 +241,7 @@ class TopicScanner:
             return rows.select(list(names))
         # Without threads, so that the rows keep their order.
         columns: Any = self._columns if isinstance(self._columns, Mapping) else list(self._columns)
-        return ds.InMemoryDataset(rows).to_table(columns=columns, filter=self._only, use_threads=False)
+        return ds.dataset(rows).to_table(columns=columns, filter=self._only, use_threads=False)
 
 
 class Scan:

@@ -8,6 +8,7 @@ Modules:
     duckdb_engine, spark_engine   the engines
     answers    output of results
     into_topic  publishing of results
+    dead_letter_records  publishing of records that do not fit their columns
 
 See docs/adr/0098.
 """

@@ -337,20 +337,25 @@ JSON_NUMBER: Final = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _NUMBERS: Final = re.compile(f"({BEFORE_NUMBER})({JSON_NUMBER})", re.DOTALL)
 
 
-def select_list(topic: str, shape: Shape, text_of: Callable[[str], str], dialect: Dialect) -> list[str]:
+def select_list(
+    topic: str, shape: Shape, text_of: Callable[[str], str], dialect: Dialect, *, raises: bool = True
+) -> list[str]:
     """Return the expressions of a topic's columns over a table of records, in SQL that both engines support.
 
     Args:
+        raises: whether a number that its column does not hold exactly is an error, and not null.
         text_of: returns the expression of a field's text: a number as written, the content of a string, JSON of nested
             values.
     """
     quote = dialect.quote
     own = [quote(name) for name in ("partition", "offset", "timestamp", "key")]
-    fields = [f"{_converted(topic, shape, name, text_of(name), dialect)} AS {quote(name)}" for name in shape.fields]
+    fields = [
+        f"{_converted(topic, shape, name, text_of(name), dialect, raises)} AS {quote(name)}" for name in shape.fields
+    ]
     return [*own, *fields, quote("value"), quote("headers"), quote("tag")]
 
 
-def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect) -> str:
+def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect, raises: bool) -> str:  # noqa: PLR0917 - the arguments of `select_list`
     """Return the expression that converts a field's text to its column's type."""
     kind = shape.fields[name]
     precision, scale = shape.decimals.get(name, (DECIMAL_DIGITS, 0))
@@ -369,6 +374,8 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
         "exactly; use a larger --sample. Number: "
     ).replace("'", "''").replace("\\", "")  # fmt: skip
     raised = f"CAST({dialect.raises}(concat('{message}', {text})) AS {made_of})"
+    if not raises:
+        raised = f"CAST({dialect.reports(topic, name, made_of, text)} AS {made_of})"
     is_number = dialect.matches(text, NUMBER)
     if kind is FieldKind.NUMBER:
         short = f"length({text}) <= {SHORT_CHARS} AND {dialect.matches(text, '-?[0-9]+([.][0-9]+)?')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Final, Protocol
@@ -28,6 +29,7 @@ from tidelog_cli.sql.answers import (
     print_table_of,
 )
 from tidelog_cli.sql.columns import ValueKind
+from tidelog_cli.sql.null_reports import NullRecord, counted
 from tidelog_cli.sql.tables import Provide
 from tidelog_cli.sql.topics import Topics
 
@@ -43,6 +45,13 @@ class EngineChoice(StrEnum):
     SPARK = "spark"
 
 
+class BadRecords(StrEnum):
+    """Result of a number of a JSON value that its column does not hold exactly."""
+
+    ERROR = "error"
+    NULL = "null"
+
+
 class Engine(Protocol):
     """A SQL engine that answers the statements of `tidelog sql`."""
 
@@ -56,6 +65,10 @@ class Engine(Protocol):
 
     def notes(self) -> list[str]:
         """Return notes for the user about the last answer, once its rows have been read."""
+        ...
+
+    def null_records(self) -> list[NullRecord]:
+        """Return the records of JSON that were null in a column of the last answer, once its rows have been read."""
         ...
 
     def close(self) -> None:
@@ -116,6 +129,20 @@ def sql(
     key_field: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="With --into: column for the keys of JSON records.")
     ] = None,
+    bad_records: Annotated[
+        BadRecords,
+        typer.Option(
+            help="For JSON: whether a number that its column does not hold exactly ends the statement, or is null and "
+            "counted, as other values that do not fit."
+        ),
+    ] = BadRecords.ERROR,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Publish records whose JSON does not fit their columns to a topic; implies --bad-records null.",
+        ),
+    ] = None,
     memory_mb: Annotated[
         int, typer.Option(min=64, help="Memory limit of the engine in MB; DuckDB spills to disk.")
     ] = 1024,
@@ -136,6 +163,9 @@ def sql(
         raise CommandFailed(
             "--into publishes all rows: omit --csv and --limit, or use LIMIT in the statement", EXIT_USAGE
         )
+    is_lenient = dead_letters is not None or bad_records is BadRecords.NULL
+    if is_lenient and engine is EngineChoice.SPARK:
+        raise CommandFailed("--bad-records null and --dead-letters require --engine duckdb; use it", EXIT_USAGE)
     begin = parse_since(since)
     quote = '"' if engine is EngineChoice.DUCKDB else "`"
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)
@@ -153,12 +183,13 @@ def sql(
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
         show(Answer(["name"], ((name,) for name in topics.names())))
         return
-    sql_engine = _engine(engine, memory_mb, bootstrap)
+    done: Callable[[Engine], None] = partial(_publish_dead_letters, dead_letters, topics, bootstrap)
+    sql_engine = _engine(engine, memory_mb, bootstrap, raises=not is_lenient)
     try:
         if follow:
-            _follow(sql_engine, statement, topics, show, more, into=into)
+            _follow(sql_engine, statement, topics, Output(show, more, done, into, dead_letters))
         else:
-            _answer(sql_engine, statement, topics, show, hidden=into is not None)
+            _answer(sql_engine, statement, topics, show, done, hidden=into is not None)
     except StatementError as failed:
         if failed.excerpt:
             note(failed.excerpt)
@@ -168,11 +199,18 @@ def sql(
 
 
 def _answer(
-    engine: Engine, statement: str, topics: Topics, show: Callable[[Answer], None], *, hidden: bool = False
+    engine: Engine,
+    statement: str,
+    topics: Topics,
+    show: Callable[[Answer], None],
+    done: Callable[[Engine], None],
+    *,
+    hidden: bool = False,
 ) -> list[str]:
     """Run the statement once, pass its result to `show`, print the engine's notes, and return the column names.
 
     Args:
+        done: called after the result was shown.
         hidden: whether no progress is shown, because `show` shows its own.
     """
     try:
@@ -182,6 +220,7 @@ def _answer(
             show(answer)
         for line in engine.notes():
             note(line)
+        done(engine)
     except CommandFailed as failed:
         if topics.empty:
             note(f"{', '.join(sorted(topics.empty))}: no records yet from which to detect columns")
@@ -191,39 +230,52 @@ def _answer(
     return list(answer.names)
 
 
-def _follow(
-    engine: Engine,
-    statement: str,
-    topics: Topics,
-    show_first: Callable[[Answer], None],
-    more: Callable[[Answer], None],
-    *,
-    into: str | None,
-) -> None:
-    """Run the statement whenever a topic has new records; `more` shows rows that continue the last result.
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where followed answers go.
 
-    Args:
+    Attributes:
+        show: shows an answer.
+        more: shows rows that continue the last answer.
+        done: called after an answer was shown.
         into: the topic to which rows are published; None: they are printed.
+        dead_letters: the topic for records of JSON that do not fit; None: no topic.
     """
+
+    show: Callable[[Answer], None]
+    more: Callable[[Answer], None]
+    done: Callable[[Engine], None]
+    into: str | None
+    dead_letters: str | None
+
+
+def _follow(engine: Engine, statement: str, topics: Topics, output: Output) -> None:
+    """Run the statement whenever a topic has new records."""
     only_new = engine.is_by_record(statement)
-    if into is not None and not only_new:
-        raise CommandFailed(
-            "--follow with --into requires a statement that only filters and maps the records of one topic: others are "
-            "run on all records each time, and would publish all rows again; run the statement without --follow",
-            EXIT_USAGE,
-        )
+    into = output.into
+    published = {"--into": into, "--dead-letters": output.dead_letters}
+    for option, topic in published.items():
+        if topic is not None and not only_new:
+            raise CommandFailed(
+                f"--follow with {option} requires a statement that only filters and maps the records of one topic: "
+                "others are run on all records each time, and would publish all again; run the statement without "
+                "--follow",
+                EXIT_USAGE,
+            )
     names: list[str] = []
 
     def show(answer: Answer) -> None:
-        if into is not None and into in topics.used:
-            raise CommandFailed(
-                f"--follow --into {into} would read the records that it publishes; give another topic", EXIT_USAGE
-            )
-        (more if only_new and list(answer.names) == names else show_first)(answer)
+        for option, topic in published.items():
+            if topic in topics.used:
+                raise CommandFailed(
+                    f"--follow {option} {topic} would read the records that it publishes; give another topic",
+                    EXIT_USAGE,
+                )
+        (output.more if only_new and list(answer.names) == names else output.show)(answer)
 
     while True:
         try:
-            names = _answer(engine, statement, topics, show, hidden=into is not None)
+            names = _answer(engine, statement, topics, show, output.done, hidden=into is not None)
         except CommandFailed:
             if not topics.empty:
                 raise
@@ -235,12 +287,22 @@ def _follow(
         topics.wait_for_more(only_new=only_new)
 
 
-def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:
+def _publish_dead_letters(target: str | None, topics: Topics, bootstrap: str, engine: Engine) -> None:
+    """Publish records that were null in a column to the topic `target`; None: nothing."""
+    if target is None or not (records := engine.null_records()):
+        return
+    from tidelog_cli.sql.dead_letter_records import publish_dead_letters  # noqa: PLC0415 - few statements need it
+
+    publish_dead_letters(target, records, {name: one.topic_id for name, one in topics.used.items()}, bootstrap)
+    note(f"published {counted(len(records))} to {target}, because columns cannot represent their values")
+
+
+def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str, *, raises: bool) -> Engine:
     # Imported on use, because other commands do not need the engines' dependencies.
     if choice is EngineChoice.DUCKDB:
         from tidelog_cli.sql.duckdb_engine import DuckDbEngine  # noqa: PLC0415
 
-        return DuckDbEngine(memory_mb)
+        return DuckDbEngine(memory_mb, raises=raises)
     from tidelog_cli.sql.spark_engine import SparkEngine  # noqa: PLC0415
 
     return SparkEngine(memory_mb, place_of(bootstrap))

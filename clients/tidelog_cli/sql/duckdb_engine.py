@@ -28,7 +28,7 @@ from tidelog_cli.sql.columns import (
     ValueKind,
     select_list,
 )
-from tidelog_cli.sql.null_reports import NullReports, Record
+from tidelog_cli.sql.null_reports import NullRecord, NullReports, Record
 from tidelog_cli.sql.parsed import branches_of
 from tidelog_cli.sql.tables import TABLES_MAX, Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
@@ -100,9 +100,15 @@ DIALECT: Final = Dialect(
 
 
 class DuckDbEngine:
-    """Runs statements in DuckDB."""
+    """Runs statements in DuckDB.
 
-    def __init__(self, memory_mb: int) -> None:
+    Args:
+        memory_mb: memory limit in MB.
+        raises: whether a number of a JSON value that its column does not hold exactly ends a statement. Otherwise it is
+            null, and counted.
+    """
+
+    def __init__(self, memory_mb: int, *, raises: bool = True) -> None:
         try:
             import duckdb  # noqa: PLC0415 - an extra
         except ImportError as error:
@@ -110,6 +116,7 @@ class DuckDbEngine:
                 "DuckDB is not installed here; run: pip install 'tidelog[sql]', or choose --engine spark"
             ) from error
         self._duckdb = duckdb
+        self._raises = raises
         self._directory = tempfile.TemporaryDirectory(prefix="tidelog-sql-")
         self._config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory_mb}MB",
@@ -177,6 +184,10 @@ class DuckDbEngine:
         """Return notes about values that were null in the last answer, because their columns cannot represent them."""
         return self._nulls.notes()
 
+    def null_records(self) -> list[NullRecord]:
+        """Return the records of the last answer that were null in a column, because it cannot represent them."""
+        return self._nulls.records()
+
     def _report(self, topic: str, name: str, column_type: str, partition: int, offset: int, text: str) -> str:  # noqa: PLR0917 - called by DuckDB
         self._nulls.add(topic, name, column_type, Record(partition, offset, text))
         return ""
@@ -223,7 +234,7 @@ class DuckDbEngine:
         else:
             self._create_functions()
             self._connection.register(_raw(topic), dataset)
-            self._connection.execute(view_of(topic, shape))
+            self._connection.execute(view_of(topic, shape, raises=self._raises))
 
     def is_by_record(self, statement: str) -> bool:
         """Return whether each result row depends on a single record.
@@ -378,7 +389,7 @@ def strict_json(text: str) -> str:
         return ""
 
 
-def view_of(topic: str, shape: Shape) -> str:
+def view_of(topic: str, shape: Shape, *, raises: bool = True) -> str:
     """Return the statement that creates a topic's view over its scan."""
     text, key = (f"coalesce(try(decode({name})), CAST({name} AS VARCHAR))" for name in ('"value"', '"key"'))
     keys = key if shape.text_keys else '"key"'
@@ -395,16 +406,16 @@ def view_of(topic: str, shape: Shape) -> str:
         rows = f"SELECT *, coalesce({parsed}, {reported}) AS j FROM ({rows})"  # noqa: S608
         texts = ", ".join(f"{_unmarked(f'j.{_quoted(name)}')} AS {alias}" for name, alias in at.items())
         rows = f"SELECT * EXCLUDE (j), {texts} FROM ({rows})"  # noqa: S608
-    columns = ", ".join(select_list(topic, shape, at.__getitem__, DIALECT))
+    columns = ", ".join(select_list(topic, shape, at.__getitem__, DIALECT, raises=raises))
     return f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(topic)} AS SELECT {columns} FROM ({rows})"  # noqa: S608
 
 
 def _parsable(value: str) -> str:
     """Return a SQL expression that prepares the JSON text `value` for `from_json`.
 
-    It yields NULL unless the text may be a JSON object, which the only parse decides, and quotes numbers that DuckDB might alter by converting them to
-    doubles. The slow Python check (`strict_json`) runs only for text that may use DuckDB's JSON extensions or exceed a
-    limit.
+    It yields NULL unless the text may be a JSON object, which the only parse decides, and quotes numbers that DuckDB
+    might alter by converting them to doubles. The slow Python check (`strict_json`) runs only for text that may use
+    DuckDB's JSON extensions or exceed a limit.
     """
     brackets = f"length({value}) - length(translate({value}, '[{{', ''))"
     digits = f"regexp_matches({value}, '[-+.0-9eE]{{{JSON_NUMBER_CHARS_MAX}}}')"

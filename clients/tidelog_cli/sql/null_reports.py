@@ -24,6 +24,15 @@ class Record(NamedTuple):
         return f"the first is in partition {self.partition} at offset {self.offset}: {self.text!r}"
 
 
+class NullRecord(NamedTuple):
+    """The place of a record that is null in a column, and the reason."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
 @dataclass(slots=True)
 class _Reported:
     """The records that were reported for one topic and field.
@@ -74,6 +83,15 @@ class NullReports:
     def notes(self) -> list[str]:
         """Return a line for each cause, with the number of records, the first one and the remedy."""
         return [self._note(topic, name, one) for (topic, name), one in self._reported.items()]
+
+    def records(self) -> list[NullRecord]:
+        """Return the remembered records, each once with its first reason, in the order of their places."""
+        found: dict[tuple[str, int, int], NullRecord] = {}
+        for (topic, name), one in self._reported.items():
+            reason = f"field {name!r} does not fit {one.column_type}" if name else "the value is not a JSON object"
+            for partition, offset in one.places:
+                found.setdefault((topic, partition, offset), NullRecord(topic, partition, offset, reason))
+        return [found[place] for place in sorted(found)]
 
     def _note(self, topic: str, name: str, one: _Reported) -> str:
         records = counted(max(1, len(one.places)), is_bound=one.more)

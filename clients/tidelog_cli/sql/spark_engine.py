@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.columns import JSON_NUMBER, Dialect, FieldKind, SafeNumbers, Shape, ValueKind, select_list
-from tidelog_cli.sql.null_reports import TEXT_CHARS_MAX, Record, counted, not_objects
+from tidelog_cli.sql.null_reports import TEXT_CHARS_MAX, NullRecord, Record, counted, not_objects
 from tidelog_cli.sql.tables import TABLES_MAX, Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
@@ -136,6 +136,10 @@ class SparkEngine:
         """Return False: Spark does not expose its syntax tree, so --follow runs the whole statement each time."""
         del statement
         return False
+
+    def null_records(self) -> list[NullRecord]:
+        """Return nothing: Spark tasks do not report the places of records."""
+        return []
 
     def notes(self) -> list[str]:
         """Return notes about values that are not JSON objects in the last answer; other nulls are not reported."""

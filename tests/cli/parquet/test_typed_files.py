@@ -1,4 +1,4 @@
-"""Typed topics as Parquet files: what is read back is what was stored."""
+"""Round trips of typed topics through Parquet files."""
 
 from __future__ import annotations
 

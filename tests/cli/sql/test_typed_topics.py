@@ -131,9 +131,9 @@ def test_statements_with_a_plan_a_pivot_and_a_file(cli: Cli, typed: str, tmp_pat
     copied = cli("sql", f"COPY (SELECT * FROM \"{typed}\") TO '{text}'", "--json")
     assert json.loads(copied.out) == {"Count": 3}
     assert pq.read_table(file)["id"].to_pylist() == [2**53 + 1, 2, 3]
-    missing = cli("sql", "EXPLAIN SELECT * FROM nowhere")
+    missing = cli("sql", "EXPLAIN SELECT * FROM missing")
     assert missing.code == 1
-    assert "topic 'nowhere' does not exist" in missing.err
+    assert "topic 'missing' does not exist" in missing.err
     assert "--follow is for a SELECT" in cli("sql", "--follow", f'EXPLAIN SELECT * FROM "{typed}"').err
     refused = cli("sql", f"COPY \"{typed}\" FROM '{text}'")
     assert refused.code == 1
@@ -193,7 +193,7 @@ def test_an_answer_becomes_json_in_another_topic(cli: Cli, typed: str, topic: st
         (("--into", "x", "--csv"), "--into publishes all rows"),
         (("--into", "x", "--limit", "3"), "--into publishes all rows"),
         (("--into", "x", "--follow"), "requires a statement that only filters and maps"),
-        (("--into", "nowhere-else"), "nowhere-else"),
+        (("--into", "missing-else"), "missing-else"),
     ],
 )
 def test_invalid_uses_of_into_are_refused(cli: Cli, options: tuple[str, ...], said: str) -> None:
