@@ -152,6 +152,28 @@ async def test_nodes_omit_rows_and_readers_have_the_same_rows_without_that(
     assert await _fetched_bytes(client, "pushed", WhereFilter("number >= 0").pushed(schema)) == whole_bytes
 
 
+@pytest.mark.parametrize("columns", [["city"], ["number"], ["carrier"], ["delay", "carrier"]])
+async def test_a_filter_may_test_fields_that_are_not_read(client: Client, address: str, columns: list[str]) -> None:
+    topic = f"some-{'-'.join(columns)}"
+    await client.create_topic(topic, schema=FIELDS, key="carrier")
+    async with client.producer(topic, compression="lz4") as producer:
+        for at in range(0, 1500, 500):
+            await producer.send_many(rows(500, at))
+    for where, matches in [
+        *WHERE,
+        (
+            "_offset >= 1400 and carrier = 'c1'",
+            lambda row: row["number"] in range(1400, 1500) and row["carrier"] == "c1",
+        ),
+    ]:
+        expected = [{name: row[name] for name in columns} for row in rows(1500) if matches(row)]
+        assert repr(await consumed(client, topic, 1500, where=where, columns=columns)) == repr(expected)
+        table = await asyncio.to_thread(
+            lambda where=where: tidelog.read_arrow(topic, bootstrap=address, where=where, columns=columns).read_all()
+        )
+        assert repr(table.to_pylist()) == repr(expected)
+
+
 async def _fetched_bytes(client: Client, topic: str, where: Any) -> int:
     offset, found = 0, 0
     while offset < 3000:
