@@ -14,6 +14,8 @@ CALLED_BY_OTHERS = {
     "datagram_received": "asyncio, of a protocol",
     "can_write_eof": "websockets, of a transport",
     "Ramp": "locust, of a locust file",
+    "get_fragments": "pyarrow, of a Dataset; the method of its base class would return a file that does not exist",
+    "to_reader": "DuckDB, of a pyarrow scanner",
     "makefile": "http.client, of a socket",
     "render": "rich, of a column",
     "streamReader": "Spark, of a source",

@@ -10,15 +10,17 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 if TYPE_CHECKING:
-    from tidelog.tables.read_arrow import TopicSnapshot
+    import pyarrow as pa
+
+    from tidelog.tables.topic_dataset import Read
 
 
-def lazy_frame(snapshot: TopicSnapshot) -> pl.LazyFrame:
-    """Return a lazy frame of a topic.
+def lazy_frame(columns: pa.Schema, read: Read) -> pl.LazyFrame:
+    """Return a lazy frame of a topic with these columns, some of which `read` reads.
 
     Polars evaluates its predicates itself: pyarrow's comparisons differ for NaN, which is the largest number in Polars.
     """
-    schema = _schema(snapshot)
+    schema = pl.DataFrame(pl.from_arrow(columns.empty_table())).schema
 
     def frames(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
@@ -28,7 +30,7 @@ def lazy_frame(snapshot: TopicSnapshot) -> pl.LazyFrame:
         used = {*wanted, *(() if predicate is None else predicate.meta.root_names())}
         needed = [name for name in schema if name in used] or list(schema)[:1]
         left = n_rows
-        _, batches = snapshot.read(needed)
+        _, batches = read(needed)
         with contextlib.closing(batches):
             for batch in batches:
                 frame = pl.DataFrame(pl.from_arrow(batch))
@@ -40,7 +42,3 @@ def lazy_frame(snapshot: TopicSnapshot) -> pl.LazyFrame:
                     return
 
     return register_io_source(frames, schema=schema, validate_schema=True, is_pure=True)
-
-
-def _schema(snapshot: TopicSnapshot) -> pl.Schema:
-    return pl.DataFrame(pl.from_arrow(snapshot.columns.empty_table())).schema

@@ -175,19 +175,18 @@ def scan_polars(
         from tidelog.tables.polars_source import lazy_frame  # noqa: PLC0415 - Polars is optional
     except ImportError as error:
         raise ImportError("scan_polars requires Polars; run: pip install polars") from error
-    return lazy_frame(
-        take_snapshot(
-            topic,
-            bootstrap=bootstrap,
-            context=context,
-            since=since,
-            until=until,
-            partitions=partitions,
-            batch_records=batch_records,
-            tombstones=tombstones,
-            options=options,
-        )
+    taken = take_snapshot(
+        topic,
+        bootstrap=bootstrap,
+        context=context,
+        since=since,
+        until=until,
+        partitions=partitions,
+        batch_records=batch_records,
+        tombstones=tombstones,
+        options=options,
     )
+    return lazy_frame(taken.columns, taken.read)
 
 
 @dataclass(frozen=True, slots=True)

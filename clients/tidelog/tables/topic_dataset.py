@@ -10,6 +10,7 @@ Rejected: `pyarrow.dataset.Scanner.from_batches`, which reads ahead on threads o
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ Columns = Sequence[str] | Mapping[str, pc.Expression]
 _FILES: Final = ds.IpcFileFormat()
 _NO_FILE: Final = "a topic has no files; read it with to_batches() to_table() or scanner()"
 """Path of a file that does not exist."""
+_DUCKDB_MIN: Final = 2
+"""First version of DuckDB that gives a Dataset no filters of floats. In DuckDB NaN is the greatest number."""
 _BY_POSITION: Final = "FieldPath("
 """Part of the text of an expression that names a column by its position."""
 
@@ -93,8 +96,10 @@ class TopicDataset(ds.UnionDataset):
             filter: which rows are returned; None: all.
 
         Raises:
-            InvalidRequestError: a column does not exist.
+            InvalidRequestError: a column does not exist, or DuckDB before 2.0 is loaded and a filter has floats.
         """
+        if filter is not None:
+            self._refuse_lossy(str(filter))
         only = _both(self._only, filter)
         needed = self._needed(columns, only)
         schema, batches = self._read(needed)
@@ -172,8 +177,24 @@ class TopicDataset(ds.UnionDataset):
         needed = [name for name in every if name in named or name in text]
         return needed or [self._count_by]
 
+    def _refuse_lossy(self, filter_text: str) -> None:
+        """Refuse filters of floats while a version of DuckDB is loaded that expects rows with NaN from them."""
+        version = str(getattr(sys.modules.get("duckdb"), "__version__", ""))
+        if not version or int(version.partition(".")[0]) >= _DUCKDB_MIN:
+            return
+        floats = [field.name for field in self._columns if _has_floats(field.type) and field.name in filter_text]
+        if floats:
+            raise InvalidRequestError(
+                f"DuckDB {version} would lose rows with NaN in filters of {', '.join(floats)}; update it: pip install "
+                f"--upgrade 'duckdb>={_DUCKDB_MIN}'"
+            )
+
     def _note_failure(self, error: Exception) -> None:
         self._failure = self._failure or error
+
+
+def _has_floats(kind: Any) -> bool:
+    return pa.types.is_floating(kind) or any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
 
 
 class TopicScanner:

@@ -75,6 +75,64 @@ class Engine(Protocol):
         """End the engine, with its connections and temporary files."""
 
 
+ValuesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[TOPIC=]KIND",
+        help="Kind of values: json (a column per field), text or bytes; detected by default.",
+        show_default=False,
+    ),
+]
+SqlSampleOption = Annotated[
+    int,
+    typer.Option(min=1, max=1_000_000, help="Number of records of each topic that are sampled to detect columns."),
+]
+SqlSinceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Start at the first record that is not older: earliest, a time, or an age (30m, 12h, 7d).",
+    ),
+]
+SqlLimitOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of rows to print.", show_default=f"{TABLE_ROWS} in a table"),
+]
+SqlFollowOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        "-f",
+        help="Run the statement again whenever there are new records; if possible, on the new ones only.",
+    ),
+]
+IntoOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOPIC",
+        help="Publish the rows to a topic instead of printing them: as rows if it is typed, otherwise as JSON.",
+    ),
+]
+KeyFieldOption = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="With --into: column for the keys of JSON records.")
+]
+BadRecordsOption = Annotated[
+    BadRecords,
+    typer.Option(
+        help="For JSON: whether a number that its column does not hold exactly ends the statement, or is null and "
+        "counted, as other values that do not fit."
+    ),
+]
+DeadLettersOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOPIC",
+        help="Publish records whose JSON does not fit their columns to a topic; implies --bad-records null.",
+    ),
+]
+MemoryMbOption = Annotated[int, typer.Option(min=64, help="Memory limit of the engine in MB; DuckDB spills to disk.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add `sql` to the command."""
     app.command("sql")(sql)
@@ -86,66 +144,18 @@ def sql(
     ],
     *,
     engine: Annotated[EngineChoice, typer.Option(help="SQL engine.")] = EngineChoice.DUCKDB,
-    values: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TOPIC=]KIND",
-            help="Kind of values: json (a column per field), text or bytes; detected by default.",
-            show_default=False,
-        ),
-    ] = None,
-    sample: Annotated[
-        int,
-        typer.Option(min=1, max=1_000_000, help="Number of records of each topic that are sampled to detect columns."),
-    ] = 1000,
-    since: Annotated[
-        str,
-        typer.Option(
-            metavar="WHERE",
-            help="Start at the first record that is not older: earliest, a time, or an age (30m, 12h, 7d).",
-        ),
-    ] = "earliest",
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum number of rows to print.", show_default=f"{TABLE_ROWS} in a table"),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            "-f",
-            help="Run the statement again whenever there are new records; if possible, on the new ones only.",
-        ),
-    ] = False,
+    values: ValuesOption = None,
+    sample: SqlSampleOption = 1000,
+    since: SqlSinceOption = "earliest",
+    limit: SqlLimitOption = None,
+    follow: SqlFollowOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row instead of a table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")] = False,
-    into: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOPIC",
-            help="Publish the rows to a topic instead of printing them: as rows if it is typed, otherwise as JSON.",
-        ),
-    ] = None,
-    key_field: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="With --into: column for the keys of JSON records.")
-    ] = None,
-    bad_records: Annotated[
-        BadRecords,
-        typer.Option(
-            help="For JSON: whether a number that its column does not hold exactly ends the statement, or is null and "
-            "counted, as other values that do not fit."
-        ),
-    ] = BadRecords.ERROR,
-    dead_letters: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOPIC",
-            help="Publish records whose JSON does not fit their columns to a topic; implies --bad-records null.",
-        ),
-    ] = None,
-    memory_mb: Annotated[
-        int, typer.Option(min=64, help="Memory limit of the engine in MB; DuckDB spills to disk.")
-    ] = 1024,
+    into: IntoOption = None,
+    key_field: KeyFieldOption = None,
+    bad_records: BadRecordsOption = BadRecords.ERROR,
+    dead_letters: DeadLettersOption = None,
+    memory_mb: MemoryMbOption = 1024,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Query topics with an embedded SQL engine: SELECT carrier, avg(delay) FROM flights GROUP BY 1.

@@ -7,7 +7,12 @@ import pytest
 from polars.testing import assert_frame_equal
 from tests.clients.tables.given_rows import GivenRows, every_type
 
-from tidelog.tables.polars_source import lazy_frame
+from tidelog.tables import polars_source
+
+
+def lazy_frame(given: GivenRows) -> pl.LazyFrame:
+    return polars_source.lazy_frame(given.columns, given.read)
+
 
 Query = Callable[[pl.LazyFrame], pl.LazyFrame]
 

@@ -48,6 +48,17 @@ def test_duckdb_filters_as_in_a_table_of_its_own(given: GivenRows) -> None:
         assert connection.execute(joined).fetchall() == connection.execute(joined.replace("topic", "stored")).fetchall()
 
 
+def test_filters_of_floats_by_an_older_duckdb_are_refused(given: GivenRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb, "__version__", "1.4.5")
+    topic = given.dataset()
+    for name in ("f", "g", "place"):
+        with pytest.raises(InvalidRequestError, match=f"DuckDB 1.4.5 would lose rows with NaN in filters of {name}"):
+            topic.scanner(["i"], filter=pc.is_valid(pc.field(name)))
+    assert topic.scanner(["f"], filter=pc.field("i") == 1).count_rows() == 2
+    monkeypatch.setattr(duckdb, "__version__", "2.0.0")
+    assert topic.scanner(["i"], filter=pc.field("f") > 1).count_rows() == 2
+
+
 def test_duckdb_reads_only_the_columns_of_a_statement(given: GivenRows) -> None:
     topic = given.dataset()
     with duckdb.connect() as connection:

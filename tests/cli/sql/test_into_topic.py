@@ -1,4 +1,4 @@
-"""Typed topics in `tidelog sql`, at a real node."""
+"""Typed topics in `tidelog sql`, and answers that become records of a topic; at a real node."""
 
 from __future__ import annotations
 
