@@ -26,7 +26,16 @@ PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md",
 GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 SECURITY_PAGE = ROOT / "docs" / "security.md"
-EXAMPLES = ("analytics.md", "client.md", "cookbook.md", "install.md", "sql.md", "testing.md", "typed-filters.md", "typed-topics.md")
+EXAMPLES = (
+    "analytics.md",
+    "client.md",
+    "cookbook.md",
+    "install.md",
+    "sql.md",
+    "testing.md",
+    "typed-filters.md",
+    "typed-topics.md",
+)
 WEBSOCKET_PAGE = ROOT / "docs" / "websocket.md"
 STREAMS_PAGE = ROOT / "docs" / "streams.md"
 PUBLISHING_PAGE = ROOT / "docs" / "publishing-over-http.md"

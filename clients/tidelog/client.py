@@ -478,7 +478,8 @@ class Client:
                 `min_bytes`: wait until this many bytes can be returned (0), for at most `wait_ms`.
                 `wait_ms`: see `min_bytes` (0). If it is > 0, the call also waits, without limit, for a quota.
                 `key`, `tag`: only records with this key and this tag.
-                `where`: in a typed topic, a filter of rows bound to a schema: records that do not match may be left out.
+                `where`: in a typed topic, a filter of rows bound to a schema; records that do not match may be left
+                    out.
                 `columns`: some of timestamp, key, value, headers, tag; others may be absent.
                 `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may be left out.
                 `end_offset`: batches that begin there or later may be left out.

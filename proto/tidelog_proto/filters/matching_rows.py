@@ -104,7 +104,7 @@ class _Evaluation:
         if leaf.operator is Operator.IS_NOT_NULL:
             return column.is_valid()
         mask = _compared(column, leaf, self._type(leaf.field_id))
-        return pc.fill_null(mask, False) if mask.null_count else mask  # noqa: FBT003 - the value, not an option
+        return pc.fill_null(mask, False) if mask.null_count else mask
 
     def _type(self, field_id: int) -> DataType:
         return RECORD_COLUMN_TYPES[field_id] if field_id < 0 else self._places[field_id].field.type

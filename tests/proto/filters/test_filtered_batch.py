@@ -50,7 +50,9 @@ def sent(raw: Any, bound: BoundFilter, layouts: Any, **options: Any) -> Any:
 def test_the_reader_of_a_filtered_batch_has_the_rows_of_the_whole_one(chain: list[Schema], data: st.DataObject) -> None:
     target, source = chain[-1], data.draw(st.sampled_from(chain))
     layouts = layouts_of(*chain)
-    raw = encoded(layouts[source.number], data.draw(rows_of_schema(source)), data.draw(st.sampled_from(CODECS)), base=10)
+    raw = encoded(
+        layouts[source.number], data.draw(rows_of_schema(source)), data.draw(st.sampled_from(CODECS)), base=10
+    )
     if data.draw(st.booleans()):
         whole = parsed(raw, layouts)
         keep = np.array([data.draw(st.booleans()) for _ in range(len(whole))])

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.proto.schemas import EVERY_TYPE
 from tests.proto.typed_batches import encoded, parsed, rows_of_schema, values_of
 
-from tidelog.filters.arrow_expression import condition_of_arrow
-from tidelog.filters.binding import bound
-from tidelog.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
 from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.batch.row_reader import row_reader
+from tidelog_proto.filters.arrow_expression import condition_of_arrow
+from tidelog_proto.filters.binding import bound
+from tidelog_proto.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
 from tidelog_proto.filters.expression import Operator
 from tidelog_proto.filters.filter_limits import FilterError
 from tidelog_proto.filters.matching_rows import matching_rows
@@ -40,7 +40,10 @@ EQ, GT, LT, IN = Operator.EQUAL, Operator.GREATER, Operator.LESS, Operator.IS_IN
         (f("s", "t") == "x", Comparison("s.t", EQ, ("x",))),
         (f("a").is_null(), Comparison("a", Operator.IS_NULL)),
         (~f("a").is_valid(), Not(Comparison("a", Operator.IS_NOT_NULL))),
-        (f("a") & f("b") | f("c"), Or((And(tuple(Comparison(n, EQ, (True,)) for n in "ab")), Comparison("c", EQ, (True,))))),
+        (
+            f("a") & f("b") | f("c"),
+            Or((And(tuple(Comparison(n, EQ, (True,)) for n in "ab")), Comparison("c", EQ, (True,)))),
+        ),
         (f("a").isin([1, 2]), And((Comparison("a", Operator.IS_NOT_NULL), Comparison("a", IN, (1, 2))))),
         (f("a").isin([1, None]), Or((Comparison("a", Operator.IS_NULL), Comparison("a", IN, (1,))))),
         (f("a").isin(pa.array([], pa.int8())), And((Comparison("a", Operator.IS_NOT_NULL), Or(())))),
@@ -51,8 +54,8 @@ EQ, GT, LT, IN = Operator.EQUAL, Operator.GREATER, Operator.LESS, Operator.IS_IN
             Comparison("a", LT, (ExactTime(Fraction(3, 2), is_utc=False),)),
         ),
         (f("a") == Decimal("1.50"), Comparison("a", EQ, (Decimal("1.50"),))),
-        (pc.scalar(True), And(())),  # noqa: FBT003 - the value of a literal
-        (pc.scalar(False), Or(())),  # noqa: FBT003 - the value of a literal
+        (pc.scalar(True), And(())),
+        (pc.scalar(False), Or(())),
     ],
 )
 def test_expressions(expression: pc.Expression, condition: Condition) -> None:
@@ -103,9 +106,11 @@ def field_tests(draw: st.DrawFn) -> pc.Expression:
 
 _EXPRESSIONS = st.recursive(
     field_tests(),
-    lambda inner: inner.map(operator.invert)
-    | st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1])
-    | st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
+    lambda inner: (
+        inner.map(operator.invert)
+        | st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1])
+        | st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1])
+    ),
     max_leaves=5,
 )
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidelog.filters.conditions import ExactTime
+from tidelog_proto.filters.conditions import ExactTime
 from tidelog_proto.filters.expression import (
     NO_ROW,
     NULL_TESTS,
@@ -40,9 +40,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the origin of timestamps without a time zone
 _FIRST_DAY: Final = date(1970, 1, 1)
 _DATE_TEXT: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_TIME_TEXT: Final = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
-)
+_TIME_TEXT: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII)
 
 
 class FieldTests:

@@ -15,7 +15,7 @@ from tests.clients.test_real_node import RealNode
 import tidelog
 from tidelog import Client
 from tidelog.errors import InvalidRequestError
-from tidelog.filters.row_filter import WhereFilter
+from tidelog.rows.row_filter import WhereFilter
 from tidelog_proto.filters.expression import Leaf, Operator
 from tidelog_proto.filters.expression_messages import BoundFilter
 
