@@ -27,14 +27,8 @@ GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGES = (ROOT / "docs" / "spark.md", ROOT / "docs" / "spark-typed.md")
 SECURITY_PAGE = ROOT / "docs" / "security.md"
 EXAMPLES = (
-    "analytics.md",
-    "client.md",
-    "cookbook.md",
-    "install.md",
-    "sql.md",
-    "testing.md",
-    "typed-filters.md",
-    "typed-topics.md",
+    *("analytics.md", "client.md", "cookbook.md", "install.md", "sql.md", "testing.md"),
+    *("typed-filters.md", "typed-topics.md"),
 )
 WEBSOCKET_PAGE = ROOT / "docs" / "websocket.md"
 STREAMS_PAGE = ROOT / "docs" / "streams.md"

@@ -66,7 +66,7 @@ ROOMS = {
         *("testing", "tables", "sync", "client"),
         *("consume", "groups", "subscriptions", "produce", "admin", "security", "requests", "cluster"),
         *("prometheus", "opentelemetry", "client_options", "credentials", "tls", "auth"),
-        *("schemas", "topic_settings", "fetch_options", "model", "rows", "filters", "base", "metrics", "errors"),
+        *("schemas", "topic_settings", "fetch_options", "model", "rows", "base", "metrics", "errors"),
     ),
     "tidelog_cli": (
         *("__main__", "main", "plugins", "up", "doctor", "top", "parquet", "sql", "admin", "records", "cluster"),

@@ -489,7 +489,8 @@ class Client:
                 `min_bytes`: wait until this many bytes can be returned (0), for at most `wait_ms`.
                 `wait_ms`: see `min_bytes` (0). If it is > 0, the call also waits, without limit, for a quota.
                 `key`, `tag`: only records with this key and this tag.
-                `where`: in a typed topic, a filter of rows bound to a schema: records that do not match may be left out.
+                `where`: in a typed topic, a filter of rows bound to a schema; records that do not match may be left
+                    out.
                 `columns`: some of timestamp, key, value, headers, tag; others may be absent.
                 `fields`: in a typed topic, names or ids of fields; other fields may be absent. The columns of fields
                     with a role are added to `columns`.

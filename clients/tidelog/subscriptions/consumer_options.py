@@ -20,13 +20,13 @@ from typing import Final, Literal, NamedTuple, TypedDict, cast, get_args
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
 from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, describe_error
-from tidelog.filters.row_filter import Where
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests import committed_positions
 from tidelog.requests.conversions import checked_group, checked_topic, microseconds
 from tidelog.requests.list_offsets import OffsetSearch
 from tidelog.requests.needed_permission import requiring
 from tidelog.requests.record_filters import RecordFilter, record_filter
+from tidelog.rows.row_filter import Where
 from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.subscriptions.prefetch import Credit
 from tidelog.subscriptions.row_view import RowView, Values

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError
-from tidelog.filters.row_filter import WhereFilter
+from tidelog.rows.row_filter import WhereFilter
 from tidelog.requests.field_projection import add_fields, newest_schema
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import COLUMN_FLAGS

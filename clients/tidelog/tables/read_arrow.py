@@ -22,9 +22,9 @@ import pyarrow as pa
 from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.fetch_options import FetchOptions
-from tidelog.filters.row_filter import Where, WhereFilter
 from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
+from tidelog.rows.row_filter import Where, WhereFilter
 from tidelog.tables.joined_batches import BatchJoiner, wire_batch
 from tidelog.tables.typed_tables import TableJoiner, TypedTable, columns_of_table
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
@@ -79,8 +79,8 @@ def read_arrow(
         partitions: the partitions to read; None: all.
         batch_records: maximum number of rows of a batch.
         tombstones: in a typed topic, whether tombstones are rows, too, which a last column `_deleted` marks.
-        where: in a typed topic, return only rows that match: a text such as "delay > 190 and carrier in ('UA', 'AA')", or
-            a `pyarrow.compute` expression.
+        where: in a typed topic, return only rows that match: a text such as "delay > 190 and carrier in ('UA', 'AA')",
+            or a `pyarrow.compute` expression.
         options: options of `Client`.
 
     Raises:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
 from tidelog.fetch_options import WIRE_COLUMNS, FetchOptions
-from tidelog.filters.row_filter import TestedColumns, WhereFilter
 from tidelog.requests.record_filters import RecordFilter
+from tidelog.rows.row_filter import TestedColumns, WhereFilter
 from tidelog.tables.joined_batches import JOINED_BYTES
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import row_layout

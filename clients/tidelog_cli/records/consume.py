@@ -124,9 +124,7 @@ def consume(
     tag: Annotated[str | None, typer.Option(help="Only records with this tag.")] = None,
     where: Annotated[
         str | None,
-        typer.Option(
-            help="Only rows of a typed topic that match, such as \"delay > 190 and carrier in ('UA', 'AA')\"."
-        ),
+        typer.Option(help="Only rows of a typed topic that match, such as \"delay > 190 and carrier in ('A', 'B')\"."),
     ] = None,
     partition: Annotated[list[int] | None, typer.Option(help="Only this partition; may be repeated.")] = None,
     as_json: Annotated[

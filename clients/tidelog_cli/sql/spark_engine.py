@@ -186,20 +186,18 @@ class SparkEngine:
 
     def _make_view(self, table: TopicTable, metric: str | None = None) -> None:
         extent = table.extent
-        if table.shape is None:
-            raise CommandFailed(
-                f"topic {extent.topic!r} is typed, and --engine spark does not read typed topics; use --engine duckdb",
-                EXIT_USAGE,
-            )
         reading = self._spark.read.format("tidelog").options(
             **self._place,
             assign=json.dumps({extent.topic: sorted(extent.starts)}),
             startingOffsets=_by_partition(extent.topic, extent.starts),
             endingOffsets=_by_partition(extent.topic, extent.ends),
-            includeHeaders="true",
-            includeTags="true",
         )
-        view = view_of(reading.load(), extent.topic, table.shape, metric)
+        if table.shape is None:
+            assert table.schema is not None, "a typed topic has a schema"
+            view = reading.options(includeRecordColumns="true", schemaNumber=str(table.schema.number)).load()
+        else:
+            frame = reading.options(includeHeaders="true", includeTags="true").load()
+            view = view_of(frame, extent.topic, table.shape, metric)
         view.createOrReplaceTempView(_quoted(extent.topic))
 
     def _rows(self, frame: DataFrame, kinds: list[DataType]) -> Iterator[tuple[Any, ...]]:

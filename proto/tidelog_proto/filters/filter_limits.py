@@ -20,6 +20,11 @@ class FilterError(ValueError):
     """A filter is refused."""
 
 
+def too_many_literals_error() -> FilterError:
+    """Return the error for a filter with more than `LITERALS_MAX` literals."""
+    return FilterError(f"the filter has more than {LITERALS_MAX} values; use ranges, or filter rows after reading")
+
+
 class Extent:
     """Counts the nodes of an expression while it is read, and refuses it as soon as it passes a limit."""
 
@@ -39,13 +44,11 @@ class Extent:
             raise FilterError(f"the filter has more than {DEPTH_MAX} levels of AND and OR; write it with fewer")
         if self._nodes > NODES_MAX:
             raise FilterError(
-                f"the filter has more than {NODES_MAX} conditions; use IN for several values of a field, or filter rows "
-                "after reading"
+                f"the filter has more than {NODES_MAX} conditions; use IN for several values of a field, or filter "
+                "rows after reading"
             )
         if self._literals > LITERALS_MAX:
-            raise FilterError(
-                f"the filter has more than {LITERALS_MAX} values; use ranges, or filter rows after reading"
-            )
+            raise too_many_literals_error()
 
 
 def check_extent(expression: Expression) -> None:

@@ -120,8 +120,12 @@ _CLASS_OF: Final[dict[Kind, type[FilterValue]]] = {
 
 @lru_cache(maxsize=256)
 def rebound(expression: Expression, schema: Schema) -> Expression:
-    """Return an expression for batches of a schema up to that to which the expression was bound and for which it was
-    checked. It is true of the same rows: fields that the schema does not have are null.
+    """Return an expression for batches of an earlier schema than that to which it was bound, or of the same.
+
+    It is true of the same rows: fields that the schema does not have are null.
+
+    Args:
+        expression: one that `check_expression` accepts under the schema to which it was bound.
     """
     if not isinstance(expression, Leaf):
         join = all_of if isinstance(expression, AllOf) else any_of

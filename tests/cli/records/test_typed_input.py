@@ -148,10 +148,8 @@ def test_commands_that_take_bytes_refuse_rows(cli: Cli, typed: str, tmp_path: Pa
 
 
 def test_rows_are_filtered(cli: Cli, typed: str) -> None:
-    lines = "".join(
-        json.dumps({"name": f"n{n}", "count": n, "at": f"2026-01-0{n}T00:00:00Z"}) + "\n" for n in range(1, 7)
-    )
-    assert cli("produce", typed, stdin=lines.encode()).code == 0
+    sent = [{"name": f"n{n}", "count": n, "at": f"2026-01-0{n}T00:00:00Z"} for n in range(1, 7)]
+    assert cli("produce", typed, stdin="\n".join(map(json.dumps, sent)).encode()).code == 0
     for where, names in (
         ("count > 2 and not name in ('n4', 'n5')", ["n3", "n6"]),
         ("at < '2026-01-02T12:00:00Z' or count = 5", ["n1", "n2", "n5"]),

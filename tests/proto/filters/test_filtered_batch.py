@@ -19,6 +19,7 @@ from tidelog_proto.batch.derived_batch import kept_rows
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.filters import filtered_batch
 from tidelog_proto.filters.expression import EVERY_ROW, NO_ROW, Expression, Leaf, Operator
 from tidelog_proto.filters.expression_messages import BoundFilter, filter_of_message, message_of_filter
 from tidelog_proto.filters.filtered_batch import SPARSE_SHARE, check_filter, filter_rows
@@ -62,7 +63,7 @@ def test_the_reader_of_a_filtered_batch_has_the_rows_of_the_whole_one(chain: lis
     rows = dict(zip(whole.offset_list(), plain_rows(whole, target), strict=True))
     exact = [offset for offset, row in rows.items() if is_true(expression, row)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tidelog_proto.filters.filtered_batch.SPARSE_SHARE", data.draw(st.sampled_from([1, 2, 16])))
+        patched.setattr(filtered_batch, "SPARSE_SHARE", data.draw(st.sampled_from([1, 2, 16])))
         found = sent(raw, BoundFilter(target.number, expression), layouts)
     if found is None:
         assert exact == []

@@ -12,9 +12,13 @@ from tests.proto.schema_chains import chains
 from tests.proto.schemas import schema_of
 from tests.proto.typed_batches import encoded, parsed, rows_of_schema
 
+from tidelog_proto.batch import projection
 from tidelog_proto.batch.derived_batch import kept_rows
+from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.batch.typed_projection import project_rows
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.filters.expression import EVERY_ROW, NO_ROW, AllOf, AnyOf, Leaf, Operator
 from tidelog_proto.filters.matching_rows import matching_rows
 from tidelog_proto.filters.record_columns import RECORD_COLUMN_IDS, of_fields
@@ -142,3 +146,24 @@ def test_constants_and_empty_batches() -> None:
     assert matching_rows(batch, EVERY_ROW) is None
     assert matches(batch, NO_ROW) == [False, False]
     assert matching_rows(batch.slice_from(batch.end_offset), Leaf(1, Operator.EQUAL, (True,))) is None
+
+
+def test_a_field_that_was_not_sent_is_reported_and_not_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "WHOLE_BYTES_MAX", 0)
+    inner = Field(0, "s", STRUCT, children=(Field(0, "x", INT8), Field(0, "y", INT8)))
+    schema = schema_of(Field(0, "k", STRING, required=True, role=Role.KEY), inner, Field(0, "v", INT8))
+    layout = row_layout(schema)
+    rows = pa.RecordBatch.from_pylist([{"k": "a", "s": {"x": 1, "y": 2}, "v": 3}] * 9, schema=layout.row_schema)
+    raw = encoded(layout, rows, base=0)
+    for columns, sent, tested in (
+        (Flags.VALUE, {3}, 1),
+        (Flags.VALUE, {3}, 4),
+        (Flags.VALUE, {3}, 5),
+        (Flags.VALUE, {5}, 3),
+        (Flags.KEY, set[int](), 5),
+    ):
+        part = parsed(bytes(project_rows(raw, layout, columns=columns, fields=frozenset(sent))), {1: layout})
+        with pytest.raises(ProtocolError, match="the batch was sent without the field"):
+            matching_rows(part, Leaf(tested, Operator.IS_NULL))
+    part = parsed(bytes(project_rows(raw, layout, columns=Flags.VALUE, fields=frozenset({3}))), {1: layout})
+    assert matches(part, Leaf(3, Operator.EQUAL, (1,))) == [True] * 9

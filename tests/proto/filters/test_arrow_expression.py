@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.proto.schemas import EVERY_TYPE
 from tests.proto.typed_batches import encoded, parsed, rows_of_schema, values_of
 
-from tidelog.filters.arrow_expression import condition_of_arrow
-from tidelog.filters.binding import bound
-from tidelog.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
 from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.batch.row_reader import row_reader
+from tidelog_proto.filters.arrow_expression import condition_of_arrow
+from tidelog_proto.filters.binding import bound
+from tidelog_proto.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
 from tidelog_proto.filters.expression import Operator
 from tidelog_proto.filters.filter_limits import FilterError
 from tidelog_proto.filters.matching_rows import matching_rows

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.filters.conditions import And, Comparison, Condition, Not, Or, StartsWith, names_of
-from tidelog.filters.filter_text import condition_of_text
+from tidelog_proto.filters.conditions import And, Comparison, Condition, Not, Or, StartsWith, names_of
 from tidelog_proto.filters.expression import Operator
 from tidelog_proto.filters.filter_limits import FilterError
+from tidelog_proto.filters.filter_text import condition_of_text
 
 EQ, GT, LT, LE, GE, IN = (
     Operator.EQUAL,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.proto.filters.reference_filter import tested_fields
 from tests.proto.typed_batches import values_of
 
-from tidelog.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
+from tidelog_proto.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
 from tidelog_proto.filters.expression import Operator
 from tidelog_proto.schema.data_types import INTEGERS, NESTED, Kind
 from tidelog_proto.schema.fields import Field, path_text, paths_below

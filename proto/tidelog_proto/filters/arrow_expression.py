@@ -16,9 +16,9 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
+from tidelog_proto.filters.conditions import And, Comparison, Condition, ExactTime, Not, Or, StartsWith
 from tidelog_proto.filters.expression import Operator
-from tidelog_proto.filters.filter_limits import LITERALS_MAX, FilterError
+from tidelog_proto.filters.filter_limits import LITERALS_MAX, FilterError, too_many_literals_error
 from tidelog_proto.schema.schema_error import shown
 
 _COMPARISONS: Final = {
@@ -57,7 +57,8 @@ class _Reader:
     def __init__(self, expression: pc.Expression) -> None:
         self._shown = shown(str(expression))
         try:
-            _, (raw,) = expression.__reduce__()
+            pickled: Any = expression.__reduce__()
+            (raw,) = pickled[1]
             columns = pa.ipc.open_file(raw).read_all()
         except pa.ArrowNotImplementedError as error:
             raise FilterError(f"the expression {self._shown} cannot be read: {error}; name fields by text") from error
@@ -134,9 +135,9 @@ class _Reader:
             if len(literals) != 1:
                 self.refuse(f"{function!r} of {len(literals)} literals")
             operator = _COMPARISONS[function]
-            return Comparison(
-                names[0], _SWAPPED.get(operator, operator) if is_literal_first else operator, (*literals,)
-            )
+            if is_literal_first:
+                operator = _SWAPPED.get(operator, operator)
+            return Comparison(names[0], operator, (*literals,))
         test = _TESTS.get(function)
         if test is None or literals:
             self.refuse(f"the function {function!r}")
@@ -165,9 +166,7 @@ class _Reader:
             self.refuse("isin with another treatment of nulls than MATCH and SKIP")
         values = options["value_set"].values
         if len(values) > LITERALS_MAX:
-            raise FilterError(
-                f"the filter has more than {LITERALS_MAX} values; use ranges, or filter rows after reading"
-            )
+            raise too_many_literals_error()
         members = tuple(self._value(value) for value in values if value.is_valid)
         is_in: Condition = Comparison(name, Operator.IS_IN, members) if members else Or(())
         if values.null_count and _KEEPS_NULLS[behaviour] == "MATCH":

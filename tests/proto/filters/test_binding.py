@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.clients.filters.condition_reference import conditions, has_unclear_names, truth
+from tests.proto.filters.condition_reference import conditions, has_unclear_names, truth
 from tests.proto.filters.reference_filter import plain_rows
 from tests.proto.schema_chains import chains
 from tests.proto.schemas import EVERY_TYPE, schema_of
 from tests.proto.typed_batches import encoded, parsed, rows_of_schema
 
-from tidelog.filters.binding import bound
-from tidelog.filters.conditions import And, Comparison, ExactTime, Not, Or, StartsWith
 from tidelog_proto.batch.row_layout import row_layout
+from tidelog_proto.filters.binding import bound
+from tidelog_proto.filters.conditions import And, Comparison, ExactTime, Not, Or, StartsWith
 from tidelog_proto.filters.expression import EVERY_ROW, NO_ROW, AllOf, AnyOf, Leaf, Operator
 from tidelog_proto.filters.filter_limits import FilterError
 from tidelog_proto.filters.matching_rows import matching_rows

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidelog.filters.conditions import ExactTime
+from tidelog_proto.filters.conditions import ExactTime
 from tidelog_proto.filters.expression import (
     NO_ROW,
     NULL_TESTS,
@@ -196,12 +196,13 @@ class FieldTests:
                 return value.encode()
             except UnicodeEncodeError:
                 raise self._wrong(value) from None
-        expected = {Kind.BOOL: bool, Kind.BINARY: (bytes, bytearray, memoryview)}.get(kind)
-        if expected is None or not isinstance(value, expected):
-            if kind in {Kind.LIST, Kind.STRUCT}:
-                raise self._error(f"the type {self._type}; compare a field below it, or test it with IS NULL")
-            raise self._wrong(value)
-        return bytes(value) if kind is Kind.BINARY else value
+        if kind is Kind.BINARY and isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        if kind is Kind.BOOL and isinstance(value, bool):
+            return value
+        if kind in {Kind.LIST, Kind.STRUCT}:
+            raise self._error(f"the type {self._type}; compare a field below it, or test it with IS NULL")
+        raise self._wrong(value)
 
     def _wrong(self, value: Any) -> FilterError:
         given = value.us if isinstance(value, ExactTime) else value

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidelog.filters.conditions import And, Comparison, Condition, Not, StartsWith
-from tidelog.filters.field_tests import FieldTests
 from tidelog_proto.batch.row_reader import RECORD_COLUMNS
+from tidelog_proto.filters.conditions import And, Comparison, Condition, Not, StartsWith
 from tidelog_proto.filters.expression import Expression, all_of, any_of
+from tidelog_proto.filters.field_tests import FieldTests
 from tidelog_proto.filters.filter_limits import FilterError, check_extent
 from tidelog_proto.filters.rebinding import field_places
 from tidelog_proto.filters.record_columns import RECORD_COLUMN_IDS, RECORD_COLUMN_TYPES

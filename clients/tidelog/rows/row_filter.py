@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRequestError
-from tidelog.filters.arrow_expression import condition_of_arrow
-from tidelog.filters.binding import bound
-from tidelog.filters.conditions import Condition
-from tidelog.filters.filter_text import condition_of_text
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.filters.arrow_expression import condition_of_arrow
+from tidelog_proto.filters.binding import bound
+from tidelog_proto.filters.conditions import Condition
 from tidelog_proto.filters.expression import EVERY_ROW, Expression, leaves_of
 from tidelog_proto.filters.expression_messages import BoundFilter, message_of_filter
 from tidelog_proto.filters.filter_limits import FilterError
+from tidelog_proto.filters.filter_text import condition_of_text
 from tidelog_proto.filters.matching_rows import matching_rows
 from tidelog_proto.filters.record_columns import RECORD_COLUMN_NAMES, of_fields
 from tidelog_proto.schema.topic_schema import Schema

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, NoReturn
 
-from tidelog.filters.conditions import And, Comparison, Condition, Not, Or, StartsWith
+from tidelog_proto.filters.conditions import And, Comparison, Condition, Not, Or, StartsWith
 from tidelog_proto.filters.expression import Operator
 from tidelog_proto.filters.filter_limits import FILTER_BYTES_MAX, FilterError
 from tidelog_proto.schema.schema_error import shown
