@@ -47,8 +47,7 @@ def own_cpu_s() -> float:
 def read(client: sync.Client, span: OffsetRange, typed: TypedTable) -> tuple[int, int]:
     """Read a range as `read_arrow` does; return the bytes of its batches, and its rows."""
     options = fetch_options(span)
-    if typed.fields is not None:
-        options["columns"], options["fields"] = typed.columns, typed.fields
+    typed.narrow(options)
     size_bytes = found = 0
 
     def fetch(offset: int) -> Any:

@@ -24,7 +24,7 @@ from tests.test_docs import (
     PUBLISHING_PAGE,
     RUN_PAGES,
     SECURITY_PAGE,
-    SPARK_PAGE,
+    SPARK_PAGES,
     STREAMS_PAGE,
     WEBSOCKET_PAGE,
 )
@@ -32,7 +32,7 @@ from tests.test_docs import (
 from tidelog import testing
 from tidelog.testing.free_ports import free_ports
 
-_OTHER_TESTS = (HTTP_PAGE, PUBLISHING_PAGE, SECURITY_PAGE, SPARK_PAGE, STREAMS_PAGE, WEBSOCKET_PAGE)
+_OTHER_TESTS = (HTTP_PAGE, PUBLISHING_PAGE, SECURITY_PAGE, *SPARK_PAGES, STREAMS_PAGE, WEBSOCKET_PAGE)
 _ELSEWHERE = {"README.md", *(page.name for page in _OTHER_TESTS), *GUIDES}
 PAGES = [page for page in sorted(RUN_PAGES) if page.name not in _ELSEWHERE]
 """The others have tests of their own, see tests/test_docs.py."""

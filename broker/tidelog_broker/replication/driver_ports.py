@@ -75,7 +75,7 @@ class Listener(Protocol):
         """Batches are durable on this node, as far as their epoch requires."""
 
     def appended_jointly(self, header: BatchHeader, data: memoryview, *, seconds: float, is_current: bool) -> None:
-        """A batch that a `JointAppend` has written is durable; if `is_current`, it is in the open epoch and committed."""
+        """A batch of a `JointAppend` is durable; if `is_current`, it is in the open epoch and committed."""
 
     def backfilled(self) -> None:
         """A previously incomplete older epoch is complete in the log."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError
-from tidelog.rows.row_filter import WhereFilter
 from tidelog.requests.field_projection import add_fields, newest_schema
+from tidelog.rows.row_filter import WhereFilter
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import COLUMN_FLAGS
 from tidelog_proto.schema.topic_schema import Schema
@@ -56,8 +56,8 @@ class FieldBinding:
     async def bind(self, topics: Iterable[str]) -> Mapping[bytes, BoundFields]:
         """Return the fields of typed topics, by topic id; empty if the consumer reads all fields.
 
-        A name that the schema does not have, and a filter that does not fit it, are reported when a batch is read; until
-        then the node sends all fields.
+        A name that the schema does not have, and a filter that does not fit it, are reported when a batch is read.
+        Until then the node sends all fields.
 
         Raises:
             TidelogError: a schema could not be read.

@@ -126,8 +126,8 @@ class TypedTable:
         reader = row_reader(layout.schema, self._schema, self._fields)
         by_name: dict[str, Any] = dict(zip(self._fields, reader.arrays(batch), strict=True))
         by_name |= columns_of_records(batch, partition, [name for name in self._names if name in RECORD_COLUMNS.names])
-        live = reader.live(batch)
-        chosen = _matching(batch, only)
+        live: Any = reader.live(batch)
+        chosen: Any = _matching(batch, only)
         if self._tombstones:
             by_name[DELETED] = pa.repeat(pa.scalar(False), len(batch)) if live is None else pc.invert(live)
         elif live is not None:
@@ -150,7 +150,7 @@ def _matching(batch: RecordBatch, only: RecordFilter) -> Any:
         if name not in columns.schema.names:  # all of its values are null
             return pa.repeat(pa.scalar(False), len(batch))
         column = columns.column(name)
-        equal = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
+        equal: Any = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
         chosen = equal if chosen is None else pc.and_(chosen, equal)
     return chosen
 

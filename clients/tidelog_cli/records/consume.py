@@ -165,7 +165,8 @@ def consume(
         if group is not None:
             await check_nobody_shares(client, group)
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
-        async with client.consumer(topic, group=group, start=begin, partitions=partitions, **selection) as consumer:
+        options = selection | ConsumerArguments(start=begin, partitions=partitions)
+        async with client.consumer(topic, group=group, **options) as consumer:
             positions = _positions(consumer)
             if isinstance(begin, int):
                 await _check_range(client, topic, positions, begin)

@@ -56,7 +56,7 @@ async def follow_as_member(
 
     wish = Group(group, commit_interval_s=COMMIT_PERIOD_S, on_assigned=keep_beginnings)
     left = max_records
-    async with client.consumer(topic, group=wish, start=start, **selection) as consumer:
+    async with client.consumer(topic, group=wish, **(selection | ConsumerArguments(start=start))) as consumer:
         async for batch in consumer.batches():
             count = len(batch) if left is None else min(left, len(batch))
             await call_in_background(partial(write, batch, count))

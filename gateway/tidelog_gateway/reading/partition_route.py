@@ -385,7 +385,9 @@ async def _fetch(
     rows: RowSelection | None,
 ) -> ReadResult:
     selected = FetchOptions() if rows is None else rows.fetch_options
-    fetch = partial(gateway.client.fetch, key=record_filter.key, tag=record_filter.tag, **selected)
+    fetch = partial(
+        gateway.client.fetch, **(selected | FetchOptions(key=record_filter.key, tag=record_filter.tag))
+    )
     look_until = time.monotonic() + (LOOK_S if record_filter != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
     if record_filter == NO_FILTER and not selected:

@@ -138,16 +138,11 @@ class TopicRead:
         await body.pace()
         await body.reserve(2 * size_bytes)
         try:
-            fetched = await self._gateway.client.fetch(
-                self.scope.topic,
-                number,
-                self.positions[number],
-                max_bytes=size_bytes,
-                key=self.scope.key,
-                tag=self.scope.tag,
-                topic_id=self.scope.topic_id,
-                **self._selected,
+            scope = self.scope
+            options = self._selected | FetchOptions(
+                max_bytes=size_bytes, key=scope.key, tag=scope.tag, topic_id=scope.topic_id
             )
+            fetched = await self._gateway.client.fetch(scope.topic, number, self.positions[number], **options)
         except OffsetOutOfRangeError as error:
             self.first = number
             if body.records:

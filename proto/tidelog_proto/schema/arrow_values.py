@@ -63,8 +63,9 @@ def _struct(array: Any, field: Field, path: Path, wanted: pa.DataType) -> pa.Arr
             f"field {shown(path_text(path))}: the struct has the fields {names}, and the schema has {expected}; "
             "rename, add or remove fields"
         )
+    nulls: Any = pa.nulls  # its stubs have no overload for any type
     children = [
-        array.field(names.index(child.name)) if child.name in names else pa.nulls(len(array), arrow_type(child))
+        array.field(names.index(child.name)) if child.name in names else nulls(len(array), arrow_type(child))
         for child in field.children
     ]
     return _assembled(array, children, field, path, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.replication.grouped_syncs import GroupedSyncs
+from tidelog_broker.storage.engine.store import StagedBatch
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
@@ -28,6 +29,12 @@ class Group:
         self.syncs += 1
         if self.error is not None:
             raise self.error
+
+    def has_room(self, size_bytes: int) -> bool:
+        raise AssertionError(size_bytes)
+
+    def append_staged(self, staged: Sequence[StagedBatch]) -> None:
+        raise AssertionError(staged)
 
 
 class Trial:

@@ -16,7 +16,8 @@ from tests.proto.derived_batches import END_OFFSET, compacted_log
 
 from tidelog import ConsumedBatch
 from tidelog_cli.base.failures import CommandFailed
-from tidelog_cli.records.consume import Reading, parse_since, parse_start, write_out
+from tidelog_cli.base.start_points import parse_since, parse_start
+from tidelog_cli.records.consume import Reading, write_out
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 

@@ -176,8 +176,8 @@ class PublishInProgress:
                     if is_forbidden:
                         count_refusal(broker, "publish", request, error)
                     if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
-                        # The error of a forwarded batch is not final, because this node may not have applied a new topic
-                        # that the forwarding node knows.
+                        # The error of a forwarded batch is not final, because this node may not have applied a new
+                        # topic that the forwarding node knows.
                         settle(denial(error, current=not message.forwarded), False)
                     else:
                         unknown.append(_Unknown(key, settle))
