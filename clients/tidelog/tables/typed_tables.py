@@ -116,7 +116,7 @@ def _matching(batch: RecordBatch, only: RecordFilter) -> Any:
         if name not in columns.schema.names:  # all of its values are null
             return pa.repeat(pa.scalar(False), len(batch))
         column = columns.column(name)
-        equal = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
+        equal: Any = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
         chosen = equal if chosen is None else pc.and_(chosen, equal)
     return chosen
 
