@@ -11,6 +11,7 @@ from tests.clients.logs import FakeClient, FakeLog, numbered
 
 from pyspark_tidelog import DefaultSource, OptionError, source, task
 from pyspark_tidelog.source import TidelogReader
+from tidelog.model import Topic
 
 OFFSET_AND_VALUE = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 
@@ -70,7 +71,12 @@ def test_empty_topic_has_no_rows(fake: FakeClient) -> None:
 def test_a_topic_is_looked_up_once_and_the_answer_travels(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     topic = fake.topic
-    monkeypatch.setattr(fake, "topic", lambda name: asked.append(name) or topic(name))
+
+    def ask(name: str) -> Topic:
+        asked.append(name)
+        return topic(name)
+
+    monkeypatch.setattr(fake, "topic", ask)
     source = DefaultSource({"bootstrap": "a:1", "subscribe": "t"})
     source.schema()
     pickle.loads(pickle.dumps(source)).reader(OFFSET_AND_VALUE)

@@ -52,7 +52,7 @@ def test_types_are_those_of_sql() -> None:
         *("struct<city:string,Höhe über NN:float>", "int", "bigint", "timestamp"),
         "array<struct<key:string,value:binary>>",
     ]
-    assert spark_field(columns[0], "when it left").metadata == {"comment": "when it left"}
+    assert spark_field(columns.field(0), "when it left").metadata == {"comment": "when it left"}
 
 
 LISTS = pa.field(
@@ -66,8 +66,8 @@ def declared(a: Any = None, *, element: bool = True, nullable: bool = True, b: b
 
 
 def test_nulls_may_be_allowed_where_there_are_none() -> None:
-    loose = arrow_as_declared(declared(), LISTS)
-    value = pa.array([[{"a": 1, "b": None}], None, [None]], LISTS.type)
+    loose: Any = arrow_as_declared(declared(), LISTS)
+    value: Any = pa.array([[{"a": 1, "b": None}], None, [None]], LISTS.type)
     assert value.cast(loose.type).to_pylist() == value.to_pylist()
     assert loose.type.value_type.field("a").nullable
 

@@ -116,7 +116,7 @@ def test_views_have_columns(client: Client, topic: str, node: Node, spark: Spark
 
 
 @given(schemas(), st.data())
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_each_type_survives_both_directions(
     spark: SparkSession, node: Node, schema: Schema, data: st.DataObject
 ) -> None:
@@ -143,7 +143,9 @@ def with_nulls(kind: Any) -> Any:
 def check_round_trip(spark: SparkSession, node: Node, schema: Schema, batches: list[pa.RecordBatch]) -> None:
     """Compare what Spark reads with what the client reads, and what the client reads of what Spark has written."""
     one, other = (f"trip-{uuid.uuid4().hex}" for _ in range(2))
-    roles = {role.name.lower(): field.name for role in Role if role and (field := schema.field_of(role)) is not None}
+    roles: dict[str, Any] = {
+        role.name.lower(): field.name for role in Role if role and (field := schema.field_of(role)) is not None
+    }
     with Client(node.address) as client:
         for name in (one, other):
             client.create_topic(name, schema=arrow_schema(schema), flush="never", **roles)
@@ -209,7 +211,7 @@ def test_tombstones_are_written_on_request_and_to_the_partition_of_their_key(
     with client.producer(topic) as producer:
         producer.send_many([row(f"c{number}") for number in range(20)])
     write(read().selectExpr("carrier", "at", "carrier < 'c2' AS _deleted"), node, topic)
-    newest = {}
+    newest: dict[str, Any] = {}
     for each in read(includeTombstones="true", includeRecordColumns="true").orderBy("_offset").collect():
         assert newest.setdefault(each.carrier, each)["_partition"] == each["_partition"]
         newest[each.carrier] = each

@@ -48,4 +48,4 @@ def typed_rows(count: int, seed: int = 1) -> pa.RecordBatch:
 def _texts(random: np.random.Generator, count: int, kinds: int, form: str) -> pa.Array[Any]:
     """Return texts of some kinds, such as `C7`."""
     known = pa.array([form.format(number) for number in range(kinds)])
-    return known.take(pa.array(random.integers(0, kinds, count)))
+    return known.take(pa.array(random.integers(0, kinds, count), pa.int64()))

@@ -65,10 +65,15 @@ def _struct(array: Any, field: Field, path: Path, wanted: pa.DataType) -> pa.Arr
         )
     nulls: Any = pa.nulls  # its stubs have no overload for any type
     children = [
-        array.field(names.index(child.name)) if child.name in names else nulls(len(array), arrow_type(child))
+        array.field(names.index(child.name)) if child.name in names else _missing(child, len(array))
         for child in field.children
     ]
     return _assembled(array, children, field, path, wanted)
+
+
+def _missing(field: Field, count: int) -> Any:
+    kind: Any = arrow_type(field)
+    return pa.nulls(count, kind)
 
 
 def _assembled(array: Any, children: list[Any], field: Field, path: Path, wanted: pa.DataType) -> pa.Array[Any]:
