@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import count
 
 from hypothesis import strategies as st
@@ -80,17 +81,19 @@ names = st.text(
     max_size=8,
 ).filter(lambda name: not name.startswith("_"))
 docs = st.just("") | st.text(st.characters(codec="utf-8"), max_size=20)
+kinds = st.sampled_from(["leaf", "leaf", "leaf", "list", "struct"])
+roles = st.sets(st.sampled_from([Role.TIME, Role.KEY, Role.TAG]))
 
 
 @st.composite
 def fields(draw: st.DrawFn, depth: int = 4, name: str | None = None) -> Field:
     """Make a field without an id, with at most `depth` levels."""
-    kind = draw(st.sampled_from(["leaf", "leaf", "leaf", "list", "struct"])) if depth > 1 else "leaf"
+    kind = draw(kinds) if depth > 1 else "leaf"
     children: tuple[Field, ...] = ()
     if kind == "list":
-        data_type, children = LIST, (draw(fields(depth - 1, ITEM)),)
+        data_type, children = LIST, (draw(_made_fields(depth - 1, ITEM)),)
     elif kind == "struct":
-        data_type, children = STRUCT, draw(levels(depth - 1))
+        data_type, children = STRUCT, draw(_made_levels(depth - 1))
     else:
         data_type = draw(leaf_types)
     own = draw(names) if name is None else name
@@ -100,15 +103,24 @@ def fields(draw: st.DrawFn, depth: int = 4, name: str | None = None) -> Field:
 @st.composite
 def levels(draw: st.DrawFn, depth: int = 4, max_size: int = 4) -> tuple[Field, ...]:
     """Make the fields of one level, whose names are unique."""
-    found = st.lists(fields(depth), min_size=1, max_size=max_size, unique_by=lambda field: field.name.casefold())
-    return tuple(draw(found))
+    return tuple(draw(_lists_of_fields(depth, max_size)))
+
+
+# Hypothesis examines each new strategy, which takes longer than a draw, so each is made once.
+_made_fields = cache(fields)
+_made_levels = cache(levels)
+
+
+@cache
+def _lists_of_fields(depth: int, max_size: int) -> st.SearchStrategy[list[Field]]:
+    return st.lists(_made_fields(depth), min_size=1, max_size=max_size, unique_by=lambda field: field.name.casefold())
 
 
 @st.composite
 def schemas(draw: st.DrawFn, number: int = 1) -> Schema:
     """Make a valid schema."""
-    top = list(draw(levels()))
-    for role in draw(st.sets(st.sampled_from([Role.TIME, Role.KEY, Role.TAG]))):
+    top = list(draw(_made_levels()))
+    for role in draw(roles):
         taken = {field.name.casefold() for field in top}
         kind = draw(st.sampled_from(sorted(ROLE_KINDS[role])))
         name = draw(names)

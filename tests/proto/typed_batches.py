@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from decimal import Context, Decimal
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from tidelog_proto.batch.row_layout import Layouts, RowLayout, row_layout
 from tidelog_proto.batch.typed_rows import DELETED, stored_columns
 from tidelog_proto.limits import HEADER_BYTES
 from tidelog_proto.schema.arrow_types import arrow_type
-from tidelog_proto.schema.data_types import DECIMAL_PRECISION_MAX, Kind
+from tidelog_proto.schema.data_types import DECIMAL_PRECISION_MAX, DataType, Kind
 from tidelog_proto.schema.fields import Field, Role
 from tidelog_proto.schema.topic_schema import Schema
 
@@ -32,12 +33,24 @@ _STAMPS = st.integers(STAMP_US_MIN, STAMP_US_MAX) | st.sampled_from([STAMP_US_MI
 
 def values_of(field: Field) -> st.SearchStrategy[Any]:
     """Make values of a field in the form in which `pa.array` takes them, with extremes; null if it is not required."""
-    some = _some(field)
+    if not field.children:
+        return _leaves(field.type) if field.required else _leaves_or_none(field.type)
+    if field.type.kind is Kind.LIST:
+        some: st.SearchStrategy[Any] = st.lists(values_of(field.children[0]), max_size=3)
+    else:
+        some = st.fixed_dictionaries({child.name: values_of(child) for child in field.children})
     return some if field.required else st.none() | some
 
 
-def _some(field: Field) -> st.SearchStrategy[Any]:
-    kind, precision, scale = field.type
+@cache
+def _leaves_or_none(data_type: DataType) -> st.SearchStrategy[Any]:
+    return st.none() | _leaves(data_type)
+
+
+@cache
+def _leaves(data_type: DataType) -> st.SearchStrategy[Any]:
+    """Make values of a type without children. Hypothesis examines each new strategy, so there is one of each type."""
+    kind, precision, scale = data_type
     if kind is Kind.BOOL:
         return st.booleans()
     if kind in _EXTREMES:
@@ -54,10 +67,6 @@ def _some(field: Field) -> st.SearchStrategy[Any]:
         return st.integers(DATE_DAYS_MIN, DATE_DAYS_MAX) | st.sampled_from([DATE_DAYS_MIN, DATE_DAYS_MAX])
     if kind in {Kind.TIMESTAMP, Kind.TIMESTAMP_UTC}:
         return _STAMPS
-    if kind is Kind.LIST:
-        return st.lists(values_of(field.children[0]), max_size=3)
-    if kind is Kind.STRUCT:
-        return st.fixed_dictionaries({child.name: values_of(child) for child in field.children})
     bits = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}[kind]
     least, most = -(1 << bits - 1), (1 << bits - 1) - 1
     return st.integers(least, most) | st.sampled_from([least, most, 0])
@@ -73,7 +82,8 @@ def rows_of_schema(draw: st.DrawFn, schema: Schema, max_size: int = 6, *, tombst
     deleted = [tombstones and draw(st.integers(0, 4)) == 0 for _ in range(count)]
     columns: dict[str, Any] = {}
     for field in schema.fields:
-        values = [draw(values_of(field)) for _ in range(count)]
+        made = values_of(field)
+        values = [draw(made) for _ in range(count)]
         if field.role in {Role.NONE, Role.TAG}:
             values = [None if gone else value for gone, value in zip(deleted, values, strict=True)]
         columns[field.name] = pa.array(values, arrow_type(field))
