@@ -225,7 +225,7 @@ def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     address = pointer_of(capsule, b"arrow_schema")
-    at = ctypes.c_void_p.from_address(address + _METADATA_AT).value
+    at: int = ctypes.c_void_p.from_address(address + _METADATA_AT).value or 0
     if not at:
         return
 

@@ -63,7 +63,6 @@ def _struct(array: Any, field: Field, path: Path, wanted: pa.DataType) -> pa.Arr
             f"field {shown(path_text(path))}: the struct has the fields {names}, and the schema has {expected}; "
             "rename, add or remove fields"
         )
-    nulls: Any = pa.nulls  # its stubs have no overload for any type
     children = [
         array.field(names.index(child.name)) if child.name in names else _missing(child, len(array))
         for child in field.children

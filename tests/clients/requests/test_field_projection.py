@@ -122,9 +122,8 @@ async def test_rows_of_some_fields_are_those_of_whole_rows(
     assert keyed == picked([each for each in whole if each[1] == b"k1"], ["a", "text"])
     table = await asyncio.to_thread(lambda: tidelog.read_arrow(name, bootstrap=address).read_all())
     for names in (["a"], ["b", "text"], ["k"], ["t", "e"], ["d"]):
-        some = await asyncio.to_thread(
-            lambda names=names: tidelog.read_arrow(name, bootstrap=address, columns=names).read_all()
-        )
+        reader = await asyncio.to_thread(tidelog.read_arrow, name, bootstrap=address, columns=names)
+        some = await asyncio.to_thread(reader.read_all)
         assert some.equals(table.select(names)), names
     records = await asyncio.to_thread(
         lambda: tidelog.read_arrow(
@@ -169,7 +168,8 @@ async def test_fetch_names_fields_or_ids(client: Client) -> None:
     schema = await client.schema("fetched")
     ids = {field.name: field.id for field in schema.fields}
     whole = await client.fetch("fetched", 0, 0)
-    for fields in (["a"], [ids["a"]], ["a", "a", ids["a"]], ["a", 2**31 - 1]):
+    chosen: list[list[str | int]] = [["a"], [ids["a"]], ["a", "a", ids["a"]], ["a", 2**31 - 1]]
+    for fields in chosen:
         found = await client.fetch("fetched", 0, 0, columns=[], fields=fields)
         assert found.next_offset == whole.next_offset
         for one, other in zip(found.batches[:1], whole.batches[:1], strict=True):
@@ -182,16 +182,17 @@ async def test_fetch_names_fields_or_ids(client: Client) -> None:
     assert keys.timestamps_us() == whole.batches[0].timestamps_us()
     (_, *others) = (await client.fetch("fetched", 0, 0, fields=["a"])).batches
     assert any(each.header.flags & Flags.KEY for each in others), "columns= left out: all columns, some fields"
-    for fields, said in (
+    refused: list[tuple[Any, str]] = [
         (["nothing"], r"\['nothing'\] are not fields of schema 3"),
         ("a", "must be a list"),
         ([0], "ids of fields are 1 to"),
         ([2**31], "ids of fields are 1 to"),
         (range(1, 301), "at most 256 fields can be requested, got 300"),
         ([b"a"], "must be a list"),
-    ):
+    ]
+    for wrong, said in refused:
         with pytest.raises(InvalidRequestError, match=said):
-            await client.fetch("fetched", 0, 0, fields=fields)  # type: ignore[arg-type]
+            await client.fetch("fetched", 0, 0, fields=wrong)
     await client.create_topic("plain")
     with pytest.raises(InvalidRequestError, match="'plain' is not typed"):
         await client.fetch("plain", 0, 0, fields=["a"])

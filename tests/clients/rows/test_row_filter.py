@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.clients.test_real_node import RealNode
@@ -71,6 +72,11 @@ async def consumed(client: Client, topic: str, last: int, **options: Any) -> lis
                 return found
 
 
+async def table_of(topic: str, address: str, **options: Any) -> pa.Table:
+    """Return the rows that `read_arrow` reads."""
+    return await asyncio.to_thread(lambda: tidelog.read_arrow(topic, bootstrap=address, **options).read_all())
+
+
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
     def ordered(listed: list[dict[str, Any]]) -> list[str]:
         return [repr(row) for row in sorted(listed, key=lambda row: (row["carrier"], row["number"]))]
@@ -84,11 +90,7 @@ async def test_readers_get_the_rows_that_match(client: Client, address: str) -> 
     for where, matches in WHERE:
         expected = [row for row in rows(200) if matches(row)]
         assert same(await consumed(client, "flights", 200, where=where), expected)
-        table = await asyncio.to_thread(
-            lambda where=where: tidelog.read_arrow(
-                "flights", bootstrap=address, where=where, batch_records=64
-            ).read_all()
-        )
+        table = await table_of("flights", address, where=where, batch_records=64)
         assert same(table.to_pylist(), expected)
 
 
@@ -102,17 +104,16 @@ async def test_fields_of_other_schemas(client: Client, address: str) -> None:
     ]
     await publish(client, "evolving", new)
     old = [{"place" if name == "city" else name: row[name] for name in row} | {"gate": None} for row in rows(50)]
-    for where, matches in (
+    wheres: list[tuple[str, Callable[[dict[str, Any]], bool]]] = [
         ("gate is null and place = 'Köln'", lambda row: row["gate"] is None and row["place"] == "Köln"),
         ("number > 40000 and gate is not null", lambda row: row["number"] > 40000 and row["gate"] is not None),
         ("number < 9999999999", lambda row: row["number"] < 9999999999),
-    ):
+    ]
+    for where, matches in wheres:
         expected = [row for row in old + new if matches(row)]
         assert expected
         assert same(await consumed(client, "evolving", 60, where=where), expected)
-        table = await asyncio.to_thread(
-            lambda where=where: tidelog.read_arrow("evolving", bootstrap=address, where=where).read_all()
-        )
+        table = await table_of("evolving", address, where=where)
         assert same(table.to_pylist(), expected)
 
 
@@ -134,7 +135,7 @@ async def test_nodes_omit_rows_and_readers_have_the_same_rows_without_that(
 
     def read(where: Any) -> list[dict[str, Any]]:
         found = tidelog.read_arrow("pushed", bootstrap=address, where=where).read_all()
-        return found.to_pylist()  # type: ignore[no-any-return]
+        return found.to_pylist()
 
     for where, matches in [*WHERE, ("_offset < 5", None), ("number = 77 and _offset > 5", None)]:
         with monkeypatch.context() as patched:
@@ -168,9 +169,7 @@ async def test_a_filter_may_test_fields_that_are_not_read(client: Client, addres
     ]:
         expected = [{name: row[name] for name in columns} for row in rows(1500) if matches(row)]
         assert repr(await consumed(client, topic, 1500, where=where, columns=columns)) == repr(expected)
-        table = await asyncio.to_thread(
-            lambda where=where: tidelog.read_arrow(topic, bootstrap=address, where=where, columns=columns).read_all()
-        )
+        table = await table_of(topic, address, where=where, columns=columns)
         assert repr(table.to_pylist()) == repr(expected)
 
 
@@ -224,7 +223,7 @@ async def test_a_tombstone_matches_by_its_key_only(client: Client) -> None:
     async with client.producer("deleted") as producer:
         await producer.delete(carrier="c1")
     assert await consumed(client, "deleted", 11, where="carrier = 'c1' and number is null") == [None]
-    found = await consumed(client, "deleted", 11, where="carrier = 'c1'")
+    found: list[Any] = await consumed(client, "deleted", 11, where="carrier = 'c1'")
     assert found[-1] is None
     assert [row["number"] for row in found[:-1]] == [1, 6]
     assert None not in await consumed(client, "deleted", 11, where="number >= 0")
