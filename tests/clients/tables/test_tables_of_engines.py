@@ -49,6 +49,14 @@ def row(number: int, **more: Any) -> dict[str, Any]:
     }
 
 
+def answered(statement: str, **tables: Any) -> list[Any]:
+    """Return DuckDB's answer of a statement about datasets."""
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        return connection.execute(statement).fetchall()
+
+
 @pytest.fixture
 def topic(node: testing.LocalNode) -> str:
     """Two partitions with 1,000 rows, the last ten of a second schema, and a tombstone."""
@@ -74,23 +82,24 @@ RECORD_NAMES = ["_partition", "_offset", "_timestamp", "_headers", "_tag"]
 def test_duckdb_reads_a_typed_topic(node: testing.LocalNode, topic: str) -> None:
     flights = tidelog.dataset(topic, bootstrap=node.bootstrap)
     assert flights.schema.names == [*NAMES, *RECORD_NAMES]
-    whole = duckdb.sql("SELECT count(*), sum(flight), count(place.city), max(gate) FROM flights").fetchall()
+    whole = answered("SELECT count(*), sum(flight), count(place.city), max(gate) FROM flights", flights=flights)
     numbers = range(1000)
     assert whole == [(1000, sum(2**53 + number for number in numbers), 800, "G999")]
     # In DuckDB NaN is greater than each other number.
     above = sum(1 for number in range(990) if number % 4 < 2) + 10
-    assert duckdb.sql("SELECT count(*) FROM flights WHERE late > 1").fetchall() == [(above,)]
+    assert answered("SELECT count(*) FROM flights WHERE late > 1", flights=flights) == [(above,)]
     keyed = "SELECT DISTINCT _partition FROM flights WHERE carrier = 'UA'"
-    assert len(duckdb.sql(keyed).fetchall()) == 1
-    assert len(duckdb.sql("SELECT flight FROM flights LIMIT 5").fetchall()) == 5
+    assert len(answered(keyed, flights=flights)) == 1
+    assert len(answered("SELECT flight FROM flights LIMIT 5", flights=flights)) == 5
     flights.close()
 
 
 def test_pandas_and_pyarrow_read_a_typed_topic(node: testing.LocalNode, topic: str) -> None:
     flights = tidelog.dataset(topic, bootstrap=node.bootstrap, batch_records=300)
     table = flights.to_table(columns=["flight", "stops"], filter=pc.field("carrier") == "UA")
-    assert sorted(table["flight"].to_pylist()) == [2**53 + number for number in range(1, 1000, 2)]
-    frame = flights.to_table(columns=["flight", "carrier"]).to_pandas(types_mapper=None)
+    numbers: list[Any] = table["flight"].to_pylist()
+    assert sorted(numbers) == [2**53 + number for number in range(1, 1000, 2)]
+    frame: Any = flights.to_table(columns=["flight", "carrier"]).to_pandas()
     assert int(frame["flight"].sum()) == sum(2**53 + number for number in range(1000))
     assert all(batch.num_rows <= 300 for batch in flights.to_batches(columns=["_offset"]))
     assert flights.count_rows() == 1000
@@ -108,9 +117,9 @@ def test_polars_reads_a_typed_topic(node: testing.LocalNode, topic: str) -> None
 def test_tombstones_are_rows_on_request(node: testing.LocalNode, topic: str) -> None:
     flights = tidelog.dataset(topic, bootstrap=node.bootstrap, tombstones=True)
     assert flights.schema.names[-1] == "_deleted"
-    deleted = duckdb.sql("SELECT carrier, flight FROM flights WHERE _deleted").fetchall()
+    deleted = answered("SELECT carrier, flight FROM flights WHERE _deleted", flights=flights)
     assert deleted == [("AA", None)]
-    assert duckdb.sql("SELECT count(*) FROM flights").fetchall() == [(1001,)]
+    assert answered("SELECT count(*) FROM flights", flights=flights) == [(1001,)]
     assert flights.to_table(columns=["_deleted", "carrier"]).schema.names == ["_deleted", "carrier"]
     frame = tidelog.scan_polars(topic, bootstrap=node.bootstrap, tombstones=True)
     assert frame.filter("_deleted").select("carrier").collect()["carrier"].to_list() == ["AA"]
@@ -138,7 +147,7 @@ def test_untyped_topics_have_the_columns_of_records(node: testing.LocalNode) -> 
         with client.producer(name) as producer:
             producer.send_many([b"%d" % number for number in range(100)])
     values = tidelog.dataset(name, bootstrap=node.bootstrap)
-    assert duckdb.sql('SELECT sum(decode(value)::INT), max("offset") FROM values').fetchall() == [(4950, 99)]
+    assert answered('SELECT sum(decode(value)::INT), max("offset") FROM values', values=values) == [(4950, 99)]
     assert values.count_rows() == 100
     frame = tidelog.scan_polars(name, bootstrap=node.bootstrap)
     assert frame.filter(pl.col("offset") > 97).select("value").collect()["value"].to_list() == [b"98", b"99"]
@@ -166,7 +175,7 @@ def test_records_that_are_deleted_before_a_scan_are_an_error(node: testing.Local
     with pytest.raises((OffsetOutOfRangeError, pl.exceptions.ComputeError), match="cannot be read any more"):
         frame.collect()
     with pytest.raises(duckdb.Error, match="cannot be read any more"):
-        duckdb.sql("SELECT sum(flight) FROM flights").fetchall()
+        answered("SELECT sum(flight) FROM flights", flights=flights)
 
 
 def test_a_program_with_an_open_scan_ends(node: testing.LocalNode, topic: str) -> None:
@@ -174,7 +183,7 @@ def test_a_program_with_an_open_scan_ends(node: testing.LocalNode, topic: str) -
         "import duckdb, sys, tidelog; "
         "flights = tidelog.dataset(sys.argv[1], bootstrap=sys.argv[2], batch_records=5); "
         "reader = flights.scanner(['flight']).to_reader(); "
-        "print(next(reader).num_rows, len(duckdb.sql('SELECT flight FROM flights LIMIT 1').fetchall()))"
+        "print(next(reader).num_rows, len(answered('SELECT flight FROM flights LIMIT 1', flights=flights)))"
     )
     command = [sys.executable, "-c", code, topic, node.bootstrap]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
