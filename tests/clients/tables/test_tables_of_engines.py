@@ -183,7 +183,7 @@ def test_a_program_with_an_open_scan_ends(node: testing.LocalNode, topic: str) -
         "import duckdb, sys, tidelog; "
         "flights = tidelog.dataset(sys.argv[1], bootstrap=sys.argv[2], batch_records=5); "
         "reader = flights.scanner(['flight']).to_reader(); "
-        "print(next(reader).num_rows, len(answered('SELECT flight FROM flights LIMIT 1', flights=flights)))"
+        "print(next(reader).num_rows, len(duckdb.sql('SELECT flight FROM flights LIMIT 1').fetchall()))"
     )
     command = [sys.executable, "-c", code, topic, node.bootstrap]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
