@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import duckdb
@@ -105,11 +105,12 @@ def test_wrong_use_is_an_error_and_never_an_empty_answer(given: GivenRows) -> No
     with pytest.raises(InvalidRequestError, match="no fragments"):
         topic.get_fragments()
     as_pyarrow: Any = topic
-    for read in (
+    reads: list[Callable[[], object]] = [
         lambda: as_pyarrow.sort_by("i"),
         lambda: as_pyarrow.join(pa.table({"i": [1]}), "i"),
         lambda: as_pyarrow.replace_schema(topic.schema).to_table(),
-    ):
+    ]
+    for read in reads:
         with pytest.raises((FileNotFoundError, pa.ArrowInvalid)):
             read()
     with pytest.raises(TypeError, match="cannot be pickled"):
