@@ -61,14 +61,23 @@ async def publish(client: Client, topic: str, sent: list[dict[str, Any]], size: 
             await producer.send_many(sent[at : at + size])
 
 
-async def consumed(client: Client, topic: str, last: int, **options: Any) -> list[dict[str, Any]]:
+async def consumed(client: Client, topic: str, last: int, **options: Any) -> list[Any]:
     """Return the rows that a consumer delivers until its positions have reached `last` offsets in total."""
-    found: list[dict[str, Any]] = []
+    found: list[Any] = []
     async with asyncio.timeout(20), client.consumer(topic, **options) as consumer:
         while True:
             found += [record.value for record in await consumer.poll(timeout_s=0.1)]
             if sum(consumer.position().values()) == last:
                 return found
+
+
+async def read(address: str, topic: str, where: Any) -> list[dict[str, Any]]:
+    """Return the rows of `read_arrow`."""
+
+    def table() -> list[dict[str, Any]]:
+        return tidelog.read_arrow(topic, bootstrap=address, where=where, batch_records=64).read_all().to_pylist()
+
+    return await asyncio.to_thread(table)
 
 
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
@@ -84,12 +93,7 @@ async def test_readers_get_the_rows_that_match(client: Client, address: str) -> 
     for where, matches in WHERE:
         expected = [row for row in rows(200) if matches(row)]
         assert same(await consumed(client, "flights", 200, where=where), expected)
-        table = await asyncio.to_thread(
-            lambda where=where: tidelog.read_arrow(
-                "flights", bootstrap=address, where=where, batch_records=64
-            ).read_all()
-        )
-        assert same(table.to_pylist(), expected)
+        assert same(await read(address, "flights", where), expected)
 
 
 async def test_fields_of_other_schemas(client: Client, address: str) -> None:
@@ -102,18 +106,16 @@ async def test_fields_of_other_schemas(client: Client, address: str) -> None:
     ]
     await publish(client, "evolving", new)
     old = [{"place" if name == "city" else name: row[name] for name in row} | {"gate": None} for row in rows(50)]
-    for where, matches in (
+    cases: list[tuple[Any, Any]] = [
         ("gate is null and place = 'Köln'", lambda row: row["gate"] is None and row["place"] == "Köln"),
         ("number > 40000 and gate is not null", lambda row: row["number"] > 40000 and row["gate"] is not None),
         ("number < 9999999999", lambda row: row["number"] < 9999999999),
-    ):
+    ]
+    for where, matches in cases:
         expected = [row for row in old + new if matches(row)]
         assert expected
         assert same(await consumed(client, "evolving", 60, where=where), expected)
-        table = await asyncio.to_thread(
-            lambda where=where: tidelog.read_arrow("evolving", bootstrap=address, where=where).read_all()
-        )
-        assert same(table.to_pylist(), expected)
+        assert same(await read(address, "evolving", where), expected)
 
 
 async def test_nodes_omit_rows_and_readers_have_the_same_rows_without_that(
@@ -132,16 +134,12 @@ async def test_nodes_omit_rows_and_readers_have_the_same_rows_without_that(
         pushed.append(original(self, schema))
         return pushed[-1]
 
-    def read(where: Any) -> list[dict[str, Any]]:
-        found = tidelog.read_arrow("pushed", bootstrap=address, where=where).read_all()
-        return found.to_pylist()  # type: ignore[no-any-return]
-
     for where, matches in [*WHERE, ("_offset < 5", None), ("number = 77 and _offset > 5", None)]:
         with monkeypatch.context() as patched:
             patched.setattr(WhereFilter, "pushed", noted)
-            narrowed = await asyncio.to_thread(read, where)
+            narrowed = await read(address, "pushed", where)
             patched.setattr(WhereFilter, "pushed", lambda *_: None)
-            whole = await asyncio.to_thread(read, where)
+            whole = await read(address, "pushed", where)
         assert repr(narrowed) == repr(whole)
         if matches is not None:
             assert same(whole, [row for row in rows(1000) * 3 if matches(row)])
