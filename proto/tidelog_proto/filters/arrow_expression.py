@@ -40,6 +40,8 @@ _DEPTH_MAX: Final = 150
 """`a | b | c` has a level for each operator."""
 _METADATA_AT: Final = 2 * ctypes.sizeof(ctypes.c_void_p)
 """Offset of the metadata in an `ArrowSchema` of Arrow's C data interface, after the format and the name."""
+_SIZE: Final = struct.Struct("=i")
+"""A number in this metadata."""
 _KEEPS_NULLS: Final = ("MATCH", "SKIP")
 """`SetLookupOptions.null_matching_behavior`: whether null is in the set if it has a null, or never."""
 
@@ -225,22 +227,21 @@ def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     address = pointer_of(capsule, b"arrow_schema")
-    at: int = ctypes.c_void_p.from_address(address + _METADATA_AT).value or 0
-    if not at:
+    start = ctypes.c_void_p.from_address(address + _METADATA_AT).value
+    if not start:
         return
+    at: int = start
 
-    def number() -> int:
+    def taken(size: int) -> bytes:
         nonlocal at
-        (found,) = struct.unpack("=i", ctypes.string_at(at, 4))
-        at += 4
-        return int(found)
-
-    def text() -> str:
-        nonlocal at
-        size = number()
         found = ctypes.string_at(at, size)
         at += size
-        return found.decode()
+        return found
+
+    def number() -> int:
+        (found,) = _SIZE.unpack(taken(_SIZE.size))
+        return int(found)
 
     for _ in range(number()):
-        yield text(), text()
+        key = taken(number()).decode()
+        yield key, taken(number()).decode()

@@ -22,6 +22,7 @@ from tidelog_proto.filters.filter_limits import FilterError
 from tidelog_proto.filters.matching_rows import matching_rows
 from tidelog_proto.filters.rebinding import check_expression
 from tidelog_proto.schema.data_types import (
+    BINARY,
     DATE32,
     FLOAT32,
     FLOAT64,
@@ -167,3 +168,7 @@ def test_prefixes_are_ranges() -> None:
     assert bound(StartsWith("f", "UA"), schema) == AllOf((leaf(GE, b"UA"), leaf(LT, b"UB")))
     assert bound(Not(StartsWith("f", "UA")), schema) == AnyOf((leaf(LT, b"UA"), leaf(GE, b"UB")))
     assert bound(StartsWith("f", ""), schema) == leaf(GE, b"")
+    schema = schema_of(Field(0, "f", BINARY))
+    assert bound(StartsWith("f", b"a\xff\xff"), schema) == AllOf((leaf(GE, b"a\xff\xff"), leaf(LT, b"b")))
+    assert bound(StartsWith("f", b"\xff"), schema) == leaf(GE, b"\xff")
+    assert bound(Not(StartsWith("f", b"\xff")), schema) == leaf(LT, b"\xff")
