@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from tidelog.errors import InvalidRequestError
 from tidelog.model import ConsumedBatch
-from tidelog.rows.json_view import json_values
 from tidelog.rows.row_models import Build, check_model, model_builder
+from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.schema.topic_schema import Schema
 
 Values = Literal["rows", "json"]

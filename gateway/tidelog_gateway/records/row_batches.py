@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from tidelog.model import ConsumedBatch
-from tidelog.rows.json_view import json_values
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records.json_encoding import BatchReader, JsonRecords, Rows
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE, no_headers
+from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 from tidelog_proto.batch.row_reader import RowReader
