@@ -374,7 +374,9 @@ class FakeClient:
         key: bytes | None = None,
         tag: str | None = None,
         topic_id: bytes = b"",
+        fields: None = None,
     ) -> Fetched:
+        assert fields is None, "the topics are not typed"
         if topic_id and topic_id != self._log.ids.get(topic, bytes(16)):
             raise UnknownTopicError(f"there is no topic {topic}")
         self._log.fetches += 1

@@ -112,7 +112,8 @@ def dump_log(
 
     The values of a typed topic are JSON objects under the newest schema in `__meta` of the data directory, or in FILE.
 
-    The output can be published again: tidelog log dump PATH | tidelog produce TOPIC --format records
+    The output can be published again, to a topic without a schema: tidelog log dump PATH | tidelog produce TOPIC
+    --format records
     """
     left = max_records
     is_damaged = False

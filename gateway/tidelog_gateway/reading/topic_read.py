@@ -13,7 +13,6 @@ from typing import Final, Literal, NamedTuple
 
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OffsetOutOfRangeError
-from tidelog.fetch_options import FetchOptions
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
@@ -47,7 +46,7 @@ class TopicRead:
         self, gateway: Gateway, scope: Scope, ends: dict[int, Offset], cursor: Cursor, rows: RowSelection | None
     ) -> None:
         self.scope = scope
-        self._selected = FetchOptions() if rows is None else rows.fetch_options
+        self._fields = None if rows is None else rows.fields
         self.first = cursor.first if cursor.first in ends else 0
         self.positions = {
             number: cursor.positions.get(number, log.log_start_offset) for number, log in sorted(ends.items())
@@ -146,7 +145,7 @@ class TopicRead:
                 key=self.scope.key,
                 tag=self.scope.tag,
                 topic_id=self.scope.topic_id,
-                **self._selected,
+                fields=self._fields,
             )
         except OffsetOutOfRangeError as error:
             self.first = number

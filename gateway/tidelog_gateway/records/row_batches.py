@@ -7,7 +7,7 @@ much larger, because it has a large record, is rendered in a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -164,7 +164,7 @@ def _columns(part: RecordBatch, rows: RowReader) -> pa.RecordBatch:
     stored = part.columns()
     arrays: dict[str, Any] = {name: stored.column(name) for name in _OF_RECORDS if name in stored.schema.names}
     arrays["value"] = pa.array(json_values(rows, part), pa.binary())
-    names: Sequence[str] = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in arrays]
+    names = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in arrays]
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], names=names)
 
 

@@ -75,10 +75,16 @@ def dump(
 
 
 def _values(fs: FileSystem, directory: Path) -> Iterator[bytes]:
-    """Yield the values of the readable records of `__meta`."""
-    for found in dump(fs, directory):
-        if isinstance(found, DumpedBatch):
-            yield from (value for value in found.batch.values() if value is not None)
+    """Yield the values of the readable records of `__meta`, which are in control batches."""
+    for report in verify(fs, directory):
+        if report.role != "log":
+            continue
+        with contextlib.suppress(FileNotFoundError), closing(fs.open_readonly(report.path)) as file:
+            index = scan_segment(file, read_segment_header(file)).index
+            for slot in range(len(index)):
+                position, length_bytes = index.place(slot)
+                batch = RecordBatch.parse(file.pread(length_bytes, position))
+                yield from (value for value in batch.values() if value is not None)
 
 
 def _batches(
