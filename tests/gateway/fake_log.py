@@ -353,7 +353,11 @@ class FakeClient:
         self._log.consumers.append(window)
         return FakeConsumer(self._log, topic, start, admit)
 
-    async def get(self, topic: str, key: bytes, *, partition: int | None) -> Record | None:
+    async def newest_schema(self, name: str) -> None:
+        await self.topic(name)
+
+    async def get(self, topic: str, key: bytes, *, partition: int | None, values: str = "rows") -> Record | None:
+        assert values in {"rows", "json"}
         number = partition if partition is not None else partition_for_key(key, len(self._log.logs.get(topic, [[]])))
         records = [record for batch in self._log.partition(topic, number) for record in batch if record.key == key]
         return Record(topic, number, *records[-1]) if records else None
@@ -370,7 +374,9 @@ class FakeClient:
         key: bytes | None = None,
         tag: str | None = None,
         topic_id: bytes = b"",
+        fields: None = None,
     ) -> Fetched:
+        assert fields is None, "the topics are not typed"
         if topic_id and topic_id != self._log.ids.get(topic, bytes(16)):
             raise UnknownTopicError(f"there is no topic {topic}")
         self._log.fetches += 1

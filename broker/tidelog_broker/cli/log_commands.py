@@ -25,12 +25,19 @@ from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.node.node_dir import relabel
-from tidelog_broker.storage.offline.dump import dump
+from tidelog_broker.storage.offline.dump import DumpedBatch, dump
 from tidelog_broker.storage.offline.repair import Repair, repair
 from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
 from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX
+from tidelog_proto.batch.json_view import json_values
+from tidelog_proto.batch.record import Record
+from tidelog_proto.batch.row_reader import row_reader
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import MIB
 from tidelog_proto.process.standard_streams import OutputLostError
+from tidelog_proto.schema.schema_error import SchemaError
+from tidelog_proto.schema.schema_file import schemas_in
+from tidelog_proto.schema.topic_schema import Schema
 from tidelog_proto.text.record_lines import ValueForm, record_line
 
 EXIT_DAMAGED: Final = 1
@@ -92,20 +99,32 @@ def dump_log(
     value: Annotated[
         ValueForm, typer.Option(help="How values are printed: as JSON if they are valid JSON, as text, or as base64.")
     ] = ValueForm.JSON,
+    schemas: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Schemas of typed topics, for data without the __meta of its cluster; written by: tidelog topic "
+            "schema show TOPIC --all --as file",
+        ),
+    ] = None,
 ) -> None:
     """Print records as lines of JSON, as far as they are readable; exit with 1 if anything that was synced is damaged.
 
-    The output can be published again: tidelog log dump PATH | tidelog produce TOPIC --format records
+    The values of a typed topic are JSON objects under the newest schema in `__meta` of the data directory, or in FILE.
+
+    The output can be published again, to a topic without a schema: tidelog log dump PATH | tidelog produce TOPIC
+    --format records
     """
     left = max_records
     is_damaged = False
+    given = {} if schemas is None else _schemas_of(schemas)
     with _readable(path):
-        for found in dump(RealFileSystem(), path, from_offset=from_offset, to_offset=to_offset):
+        for found in dump(RealFileSystem(), path, from_offset=from_offset, to_offset=to_offset, schemas=given):
             if isinstance(found, Finding):
                 is_damaged = is_damaged or found.severity == "damage"
                 sys.stderr.write(f"{found.severity}: {found.path} at byte {found.position:,}: {found.message}\n")
                 continue
-            records = takewhile(lambda one: to_offset is None or one.offset < to_offset, islice(found.batch, left))
+            records = takewhile(lambda one: to_offset is None or one.offset < to_offset, islice(_records(found), left))
             lines = [record_line(one, found.topic, found.partition, value) for one in records]
             if left is not None:
                 left -= len(lines)
@@ -113,6 +132,35 @@ def dump_log(
                 return
     if is_damaged:
         raise typer.Exit(EXIT_DAMAGED)
+
+
+def _records(found: DumpedBatch) -> Iterator[Record]:
+    """Yield the records of a batch; those of a typed one have JSON as values."""
+    batch = found.batch
+    if batch.layout is None or found.schema is None:
+        yield from batch
+        return
+    reader = row_reader(batch.layout.schema, found.schema)
+    for first in range(0, len(batch), _PART_RECORDS):
+        part = batch.part(first, min(_PART_RECORDS, len(batch) - first))
+        columns = (part.timestamps_us(), part.keys(), json_values(reader, part), part.headers(), part.tags())
+        yield from map(Record, part.offset_list(), *columns)
+
+
+_PART_RECORDS: Final = 1_000
+"""Number of records whose rows are in memory as Python objects."""
+_SCHEMAS_BYTES_MAX: Final = 128 * MIB
+
+
+def _schemas_of(path: Path) -> dict[bytes, list[Schema]]:
+    """Return the schemas of a file; end the command with a message if it is not readable."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_SCHEMAS_BYTES_MAX)
+        return schemas_in(raw.decode())
+    except (OSError, UnicodeDecodeError, SchemaError) as error:
+        sys.stderr.write(f"tidelog: --schemas {path}: {error}\n")
+        raise typer.Exit(EXIT_USAGE) from error
 
 
 @log_app.command("repair")

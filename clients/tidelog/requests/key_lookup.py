@@ -13,9 +13,9 @@ from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
 from tidelog.requests.needed_permission import requiring
 from tidelog.requests.record_filters import check_key
-from tidelog.rows.json_view import json_values
 from tidelog.rows.row_writer import row_writer
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 from tidelog_proto.hello_features import NEWEST_RECORD

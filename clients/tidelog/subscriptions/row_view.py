@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from tidelog.errors import InvalidRequestError, error_of_local
 from tidelog.model import ConsumedBatch
-from tidelog.rows.json_view import json_values
 from tidelog.rows.row_filter import Where, WhereFilter
 from tidelog.rows.row_models import Build, check_model, model_builder
+from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.schema.topic_schema import Schema
 

@@ -25,7 +25,6 @@ import typer
 from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.errors import GroupNotEmptyError
 from tidelog.model import record_columns
-from tidelog.rows.json_view import json_values
 from tidelog.subscriptions.consumer_options import START_WAIT_S, ConsumerArguments
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
@@ -34,6 +33,7 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.base.session import with_client
 from tidelog_cli.base.start_points import parse_start
 from tidelog_cli.records.group_consumption import COMMIT_PERIOD_S, check_nobody_shares, follow_as_member, shared
+from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.batch.record import Record as BatchRecord
 from tidelog_proto.text.record_lines import ValueForm, record_line
 

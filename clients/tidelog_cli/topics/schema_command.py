@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from tidelog import Client
 from tidelog.admin.schema_changes import NextSchema
 from tidelog.schemas.any_input import proposal_of_file, proposal_of_text
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
@@ -23,6 +24,7 @@ from tidelog_cli.base.session import with_client
 from tidelog_cli.topics.schema_text import FIELD_HEADINGS, Language, field_rows, schema_document, text_in
 from tidelog_proto.limits import MIB
 from tidelog_proto.schema.schema_error import SchemaError
+from tidelog_proto.schema.schema_file import schemas_line
 
 _TopicArgument: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 SchemaOption: TypeAlias = Annotated[
@@ -90,10 +92,18 @@ def show(
     language: Annotated[
         Language | None, typer.Option("--as", help="Print the schema in another language instead of a table.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="With --as file: all schemas, which `tidelog log dump --schemas` reads.")
+    ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print a schema of a typed topic."""
+    if every != (language is Language.FILE) or (every and number is not None):
+        raise CommandFailed("--all and --as file belong together, without --number; give both or none", EXIT_USAGE)
+    if every:
+        sys.stdout.write(with_client(bootstrap, lambda client: _all_schemas(client, name)) + "\n")
+        return
     schema = with_client(bootstrap, lambda client: client.schema(name, number))
     if language is not None:
         sys.stdout.write(text_in(schema, language, name) + "\n")
@@ -102,6 +112,13 @@ def show(
     else:
         sys.stdout.write(f"topic {name}  schema {schema.number}  digest {schema.digest:08x}\n")
         print_table(FIELD_HEADINGS, list(field_rows(schema)))
+
+
+async def _all_schemas(client: Client, topic: str) -> str:
+    """Return all schemas of a topic as a line of a file of schemas."""
+    newest = await client.schema(topic)
+    schemas = [await client.schema(topic, number) for number in range(1, newest.number)]
+    return schemas_line(topic, (await client.topic(topic)).topic_id, [*schemas, newest])
 
 
 def check(

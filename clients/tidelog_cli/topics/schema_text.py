@@ -27,6 +27,7 @@ class Language(StrEnum):
     JSON_SCHEMA = "json-schema"
     AVRO = "avro"
     PYTHON = "python"
+    FILE = "file"
 
 
 def field_rows(schema: Schema) -> Iterator[tuple[str, ...]]:
@@ -73,5 +74,7 @@ def text_in(schema: Schema, language: Language, topic: str) -> str:
                 return json.dumps(avro_schema(schema, name), indent=2, ensure_ascii=False)
             case Language.PYTHON:
                 return python_source(schema, name).rstrip("\n")
+            case Language.FILE:
+                raise CommandFailed("--as file needs --all: give both")
     except SchemaError as error:
         raise CommandFailed(f"schema {schema.number} cannot be written as {language}: {error}") from error

@@ -26,7 +26,6 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from tidelog.errors import OffsetOutOfRangeError
-from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched
 from tidelog_gateway.auth.credentials import credentials_refused
 from tidelog_gateway.auth.needed_permission import requiring
@@ -384,13 +383,11 @@ async def _fetch(
     wait_ms: int,
     rows: RowSelection | None,
 ) -> ReadResult:
-    selected = FetchOptions() if rows is None else rows.fetch_options
-    fetch = partial(
-        gateway.client.fetch, **(selected | FetchOptions(key=record_filter.key, tag=record_filter.tag))
-    )
+    fields = None if rows is None else rows.fields
+    fetch = partial(gateway.client.fetch, key=record_filter.key, tag=record_filter.tag, fields=fields)
     look_until = time.monotonic() + (LOOK_S if record_filter != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
-    if record_filter == NO_FILTER and not selected:
+    if record_filter == NO_FILTER and fields is None:
         read = await gateway.reads.fetch(ReadPosition(*place, size_bytes))
     else:
         read = ReadResult(await fetch(*place, max_bytes=size_bytes))

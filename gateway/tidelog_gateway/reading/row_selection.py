@@ -6,7 +6,6 @@ Arrow stream), it ends before a batch of a later schema; the next request then h
 
 from __future__ import annotations
 
-from tidelog.fetch_options import FetchOptions
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.requests.columns import check_columns
@@ -30,12 +29,12 @@ class RowSelection:
         self._is_pinned = is_pinned or columns is not None
 
     @property
-    def fetch_options(self) -> FetchOptions:
-        """The options of fetches that select the fields."""
+    def fields(self) -> list[int] | None:
+        """Ids of the fields to fetch; None for all."""
         if self.columns is None:
-            return FetchOptions()
+            return None
         ids = {field.name: field.id for field in self.schema.fields}
-        return FetchOptions(fields=[ids[name] for name in self.columns])
+        return [ids[name] for name in self.columns]
 
     def reader(self, batch: RecordBatch) -> RowReader | None:
         """Return the reader of the rows of a batch; None if the response has to end before it."""

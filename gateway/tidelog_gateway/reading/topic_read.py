@@ -13,7 +13,6 @@ from typing import Final, Literal, NamedTuple
 
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OffsetOutOfRangeError
-from tidelog.fetch_options import FetchOptions
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
@@ -47,7 +46,7 @@ class TopicRead:
         self, gateway: Gateway, scope: Scope, ends: dict[int, Offset], cursor: Cursor, rows: RowSelection | None
     ) -> None:
         self.scope = scope
-        self._selected = FetchOptions() if rows is None else rows.fetch_options
+        self._fields = None if rows is None else rows.fields
         self.first = cursor.first if cursor.first in ends else 0
         self.positions = {
             number: cursor.positions.get(number, log.log_start_offset) for number, log in sorted(ends.items())
@@ -138,11 +137,16 @@ class TopicRead:
         await body.pace()
         await body.reserve(2 * size_bytes)
         try:
-            scope = self.scope
-            options = self._selected | FetchOptions(
-                max_bytes=size_bytes, key=scope.key, tag=scope.tag, topic_id=scope.topic_id
+            fetched = await self._gateway.client.fetch(
+                self.scope.topic,
+                number,
+                self.positions[number],
+                max_bytes=size_bytes,
+                key=self.scope.key,
+                tag=self.scope.tag,
+                topic_id=self.scope.topic_id,
+                fields=self._fields,
             )
-            fetched = await self._gateway.client.fetch(scope.topic, number, self.positions[number], **options)
         except OffsetOutOfRangeError as error:
             self.first = number
             if body.records:

@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from tidelog.model import ConsumedBatch
-from tidelog.rows.json_view import json_values
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records.json_encoding import BatchReader, JsonRecords, Rows
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE, no_headers
+from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 from tidelog_proto.batch.row_reader import RowReader
@@ -164,7 +164,7 @@ def _columns(part: RecordBatch, rows: RowReader) -> pa.RecordBatch:
     stored = part.columns()
     arrays: dict[str, Any] = {name: stored.column(name) for name in _OF_RECORDS if name in stored.schema.names}
     arrays["value"] = pa.array(json_values(rows, part), pa.binary())
-    names: list[str] = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in arrays]
+    names = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in arrays]
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], names=names)
 
 

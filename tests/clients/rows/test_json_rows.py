@@ -11,9 +11,9 @@ from tests.clients.rows.test_row_writer import ROW, SCHEMA
 from tests.proto.schemas import schemas
 
 from tidelog.rows.json_rows import row_of_json
-from tidelog.rows.json_view import json_values
 from tidelog.rows.row_writer import row_writer
 from tidelog.rows.value_checks import RowError
+from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.batch.row_reader import row_reader
 from tidelog_proto.schema.topic_schema import Schema
 
