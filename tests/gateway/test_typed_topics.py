@@ -222,7 +222,8 @@ async def test_protobuf_subscriptions_have_json(gateway_address: str, topic: str
     protocol = Subprotocol("tidelog.v1.proto")
     found: list[Any] = []
     async with connect(f"ws://{gateway_address}/v1/ws", subprotocols=[protocol]) as socket, asyncio.timeout(20):
-        sub = pb.Sub(sid=1, topic=topic, columns=["n"], credit=pb.InitialCredit(records=10), **{"from": "earliest"})
+        options: dict[str, Any] = {"from": "earliest"}
+        sub = pb.Sub(sid=1, topic=topic, columns=["n"], credit=pb.InitialCredit(records=10), **options)
         await socket.send(pb.ClientMessage(id=1, sub=sub).SerializeToString())
         while len(found) < 3:
             message = pb.ServerMessage.FromString(await socket.recv(decode=False))

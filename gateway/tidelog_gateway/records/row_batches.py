@@ -164,7 +164,7 @@ def _columns(part: RecordBatch, rows: RowReader) -> pa.RecordBatch:
     stored = part.columns()
     arrays: dict[str, Any] = {name: stored.column(name) for name in _OF_RECORDS if name in stored.schema.names}
     arrays["value"] = pa.array(json_values(rows, part), pa.binary())
-    names = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in arrays]
+    names: list[str] = [name for name in ("timestamp", "key", "value", "headers", "tag") if name in arrays]
     return pa.RecordBatch.from_arrays([arrays[name] for name in names], names=names)
 
 
