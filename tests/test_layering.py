@@ -416,6 +416,7 @@ SPLIT = {
     "tidelog_broker.storage.memory.write_behind.WriteBehindEngine": "the memory engine with a file copy of each store",
     "tidelog_broker.storage.memory.write_behind.WriteBehindStore": "the same",
     "tidelog_gateway.budget.request_budget.RequestBudget": "the admission of requests, over the shared count",
+    "tidelog_gateway.bodies.arrow_body.WrongColumns": "an error that one caller handles in another way",
     "tidelog_gateway.budget.response_budget.ResponseBudget": "the admission of answers, over the shared count",
     "tidelog_gateway.budget.response_budget.Receiver": "a protocol that says more than another one",
     "tidelog_loadtest.probe.owner.OwnerServer": "the probe of a cluster is that of one node, and followers",

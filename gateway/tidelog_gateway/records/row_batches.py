@@ -1,6 +1,6 @@
 """Batches of typed topics as columns whose values are JSON objects, in parts of a bounded size.
 
-A part has at most `PART_RECORDS` records and about `PART_BYTES`; rendering one takes some milliseconds. A part that is
+A part has at most `ROWS_RENDERED` records and about `ROWS_BYTES`; rendering one takes some milliseconds. A part that is
 much larger, because it has a large record, is rendered in a thread.
 """
 
@@ -22,9 +22,9 @@ from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 from tidelog_proto.batch.row_reader import RowReader
 from tidelog_proto.limits import KIB
 
-PART_RECORDS: Final = 500
-PART_BYTES: Final = 128 * KIB
-_APART_BYTES: Final = 4 * PART_BYTES
+ROWS_RENDERED: Final = 500
+ROWS_BYTES: Final = 128 * KIB
+_AROWS_BYTES: Final = 4 * ROWS_BYTES
 """Size from which a part is rendered in a thread."""
 _OF_RECORDS: Final = ("timestamp", "key", "headers", "tag")
 
@@ -133,7 +133,7 @@ class RowBatchReader:
 
 
 def parts_of(
-    batch: RecordBatch, *, records_max: int = PART_RECORDS, bytes_max: int = PART_BYTES
+    batch: RecordBatch, *, records_max: int = ROWS_RENDERED, bytes_max: int = ROWS_BYTES
 ) -> Iterator[RecordBatch]:
     """Yield the records of a batch in parts, by the average size of its records.
 
@@ -155,7 +155,7 @@ async def rendered(part: RecordBatch, rows: RowReader) -> pa.RecordBatch:
     Raises:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
-    if part.columns().nbytes >= _APART_BYTES:
+    if part.columns().nbytes >= _AROWS_BYTES:
         return await asyncio.to_thread(_columns, part, rows)
     return _columns(part, rows)
 
