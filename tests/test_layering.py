@@ -227,7 +227,12 @@ KNOW_ENGINES = {
     **dict.fromkeys((f"{STORAGE}.engines.stores",), "finds the engines"),
     **dict.fromkeys((f"{STORAGE}.offline", "tidelog_broker.cli.log_commands"), "reads segment files of a stopped node"),
     **dict.fromkeys(
-        ("tidelog_broker.broker", "tidelog_broker.base.threads", "tidelog_broker.base.descriptors"),
+        (
+            "tidelog_broker.broker",
+            "tidelog_broker.base.threads",
+            "tidelog_broker.base.descriptors",
+            "tidelog_broker.cli.storage_rate",
+        ),
         "gives the segment engine its threads, memory and descriptors",
     ),
 }

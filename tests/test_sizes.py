@@ -19,6 +19,7 @@ LONG_FILES = {
     "clients/tidelog/subscriptions/subscription_keeper.py": "one state machine: subscribe, receive, move, resubscribe",
     "broker/tidelog_broker/wire/connection.py": "one connection from its handshake to its end",
     "broker/tidelog_broker/core/replication/replica.py": "one replica: each event is passed to its handler",
+    "broker/tidelog_broker/replication/driver.py": "one queue of writes: each is begun, completed and reported here",
     "broker/tidelog_broker/core/replication/backfill.py": "one fetch of missing epochs, from its choice to its end",
     "gateway/tidelog_gateway/server/http_protocol.py": "one HTTP connection from its first byte to its last answer",
     "broker/tidelog_broker/broker.py": "the parts of a node, connected in one place",
