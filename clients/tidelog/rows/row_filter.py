@@ -25,7 +25,7 @@ Where: TypeAlias = str | pc.Expression
 
 
 class TestedColumns(NamedTuple):
-    """What a reader needs to apply a filter.
+    """The fields and columns that a filter tests.
 
     Attributes:
         fields: ids of fields.

@@ -19,7 +19,7 @@ LOG_SUFFIX = ".clog"
 
 
 class Topic:
-    """A topic with shared files, all of whose partitions have a record; the event loop writes its later ones."""
+    """A topic with shared files and a record in each partition; the event loop writes the later ones."""
 
     def __init__(self, stand: Stand, peer: Peer, topic_id: bytes) -> None:
         self.stand = stand
