@@ -51,7 +51,7 @@ def test_parts_have_the_records_of_a_batch(schema: Schema, codec: Any, data: st.
     assert [offset for part in parts for offset in part.offset_list()] == list(whole.offset_list())
     assert [value for part in parts for value in json_values(reader, part)] == json_values(reader, whole)
     assert [each for part in parts for each in part.timestamps_us()] == whole.timestamps_us()
-    assert [each for part in parts for each in part.keys()] == whole.keys()  # noqa: SIM118 - a batch is no mapping
+    assert [each for part in parts for each in part.keys()] == whole.keys()  # noqa: SIM118 - a method of batches
     assert not parts or parts[-1].end_offset == whole.end_offset
     assert [one.end_offset for one in parts[:-1]] == [one.offset_list()[-1] + 1 for one in parts[:-1]]
 
