@@ -51,7 +51,7 @@ def test_options_for_rows_need_a_typed_topic(options: dict[str, Any]) -> None:
 
 
 def test_a_filter_refuses_a_batch_of_values_that_are_bytes() -> None:
-    batch = RecordBatch.parse(encode_batch(columns_of([b"x"]), now_us=0))
+    batch = RecordBatch.parse(encode_batch(columns_of([b"x"]), now_us=0).to_bytes())
     consumed = ConsumedBatch("t", 0, batch)
     assert view().kept(consumed) is consumed
     with pytest.raises(InvalidRequestError, match="is not typed"):

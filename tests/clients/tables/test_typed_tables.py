@@ -70,12 +70,12 @@ def test_small_tables_are_joined_and_large_ones_divided() -> None:
 def test_records_without_headers_have_null_whatever_others_of_their_batch_have() -> None:
     schema = first_schema([field_of_text("a int8")])
     layout = row_layout(schema)
-    headers = pa.array([[], [{"key": "h", "value": b"x"}]])
-    for columns, expected in (
-        ({"a": [1, 2]}, [None, None]),
-        ({"a": [1, 2], "_headers": headers}, [None, [{"key": "h", "value": b"x"}]]),
+    headers: Any = pa.array([[], [{"key": "h", "value": b"x"}]])
+    numbers: Any = pa.array([1, 2], pa.int8())
+    for rows, expected in (
+        (pa.record_batch({"a": numbers}), [None, None]),
+        (pa.record_batch({"a": numbers, "_headers": headers}), [None, [{"key": "h", "value": b"x"}]]),
     ):
-        rows = pa.RecordBatch.from_pydict({**columns, "a": pa.array([1, 2], pa.int8())})
         batch = parsed(encoded(layout, rows), {1: layout})
         table = TypedTable(schema, ["_headers"]).table(batch, 0, 0, 2)
         table.validate(full=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -16,7 +17,6 @@ from tests.proto.typed_batches import encoded, parsed, rows_of_schema
 
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.records import row_batches
 from tidelog_gateway.records.row_batches import RowBatchReader, parts_of, reader_of
 from tidelog_proto.batch.derived_batch import kept_rows
 from tidelog_proto.batch.json_view import json_values
@@ -89,14 +89,14 @@ async def test_large_records_are_parts_of_their_own_and_rendered_in_a_thread(mon
     batch = batch_of(["x" * 600_000] * 3)
     assert [len(part) for part in parts_of(batch)] == [1, 1, 1]
     threads = 0
-    to_thread = row_batches.asyncio.to_thread
+    to_thread = asyncio.to_thread
 
     async def counted(*of: Any) -> Any:
         nonlocal threads
         threads += 1
         return await to_thread(*of)
 
-    monkeypatch.setattr(row_batches.asyncio, "to_thread", counted)
+    monkeypatch.setattr(asyncio, "to_thread", counted)
     reader = RowBatchReader(batch, row_reader(SCHEMA, SCHEMA))
     while len(reader):
         await reader.prepare()
