@@ -26,7 +26,7 @@ from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.errors import GroupNotEmptyError
 from tidelog.model import record_columns
 from tidelog.rows.json_view import json_values
-from tidelog.subscriptions.consumer_options import START_WAIT_S, ConsumerArguments
+from tidelog.subscriptions.consumer_options import START_WAIT_S
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
@@ -34,7 +34,14 @@ from tidelog_cli.base.offset_extents import Since
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.base.session import with_client
 from tidelog_cli.base.times import ago, is_duration, moment_of
-from tidelog_cli.records.group_consumption import COMMIT_PERIOD_S, check_nobody_shares, follow_as_member, shared
+from tidelog_cli.records.group_consumption import (
+    COMMIT_PERIOD_S,
+    RecordSelection,
+    check_nobody_shares,
+    follow_as_member,
+    shared,
+)
+from tidelog_cli.records.record_selection import RecordSelection
 from tidelog_proto.batch.record import Record as BatchRecord
 from tidelog_proto.text.record_lines import ValueForm, record_line
 
@@ -149,7 +156,7 @@ def consume(
     """
     form = checked_form(value, as_json=as_json)
     begin = parse_start(start)
-    selection: ConsumerArguments = {"key": None if key is None else key.encode(), "tag": tag, "where": where}
+    selection: RecordSelection = {"key": None if key is None else key.encode(), "tag": tag, "where": where}
 
     async def work(client: Client) -> None:
         if group is not None and follow and not partition:
