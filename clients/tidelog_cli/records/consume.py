@@ -36,7 +36,6 @@ from tidelog_cli.base.session import with_client
 from tidelog_cli.base.times import ago, is_duration, moment_of
 from tidelog_cli.records.group_consumption import (
     COMMIT_PERIOD_S,
-    RecordSelection,
     check_nobody_shares,
     follow_as_member,
     shared,
