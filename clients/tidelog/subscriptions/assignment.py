@@ -71,7 +71,7 @@ class Assignment:
             record_filter=options.record_filter,
             skips_forbidden=options.pattern is not None,
             fields=FieldBinding(
-                router, options.view.columns, is_narrowing=options.dead_letter is None, where=options.view.where
+                router, options.view.columns, options.view.where, is_narrowing=options.dead_letter is None
             ),
         )
         self._columns = options.view.columns

@@ -558,7 +558,7 @@ class SubscriptionKeeper:
             positions,
             window,
             self,
-            filtered=self._record_filter is not None,
+            filtered=self._record_filter is not None or any(fields.where is not None for fields in bound.values()),
             schemas=self._router.schemas,
             bound={topic_id: fields.schema for topic_id, fields in bound.items()},
         )
@@ -601,6 +601,8 @@ class SubscriptionKeeper:
     def _entry(self, where: TopicPartition, offset: int, bound: Mapping[bytes, BoundFields]) -> pb.SubscribeEntry:
         topic_id, record_filter = self.topic_ids[where.topic], self._record_filter
         fields = bound.get(topic_id)
+        if fields is not None and fields.where is not None:
+            record_filter = (record_filter or RecordFilter())._replace(where=fields.where)
         return pb.SubscribeEntry(
             topic_id=topic_id,
             partition=where.partition,

@@ -25,7 +25,7 @@ import typer
 from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.errors import GroupNotEmptyError
 from tidelog.model import record_columns
-from tidelog.subscriptions.consumer_options import START_WAIT_S, ConsumerArguments
+from tidelog.subscriptions.consumer_options import START_WAIT_S
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
@@ -33,6 +33,7 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.base.session import with_client
 from tidelog_cli.base.start_points import parse_start
 from tidelog_cli.records.group_consumption import COMMIT_PERIOD_S, check_nobody_shares, follow_as_member, shared
+from tidelog_cli.records.record_selection import RecordSelection
 from tidelog_proto.batch.json_view import json_values
 from tidelog_proto.batch.record import Record as BatchRecord
 from tidelog_proto.text.record_lines import ValueForm, record_line
@@ -146,7 +147,7 @@ def consume(
     """
     form = checked_form(value, as_json=as_json)
     begin = parse_start(start)
-    selection: ConsumerArguments = {"key": None if key is None else key.encode(), "tag": tag, "where": where}
+    selection: RecordSelection = {"key": None if key is None else key.encode(), "tag": tag, "where": where}
 
     async def work(client: Client) -> None:
         if group is not None and follow and not partition:
@@ -165,8 +166,7 @@ def consume(
         if group is not None:
             await check_nobody_shares(client, group)
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
-        options = selection | ConsumerArguments(start=begin, partitions=partitions)
-        async with client.consumer(topic, group=group, **options) as consumer:
+        async with client.consumer(topic, group=group, start=begin, partitions=partitions, **selection) as consumer:
             positions = _positions(consumer)
             if isinstance(begin, int):
                 await _check_range(client, topic, positions, begin)

@@ -15,11 +15,11 @@ from typing import Final, Literal
 
 from tidelog import Client, ConsumedBatch, Group, TopicPartition
 from tidelog.errors import MemberFencedError, UnknownGroupError
-from tidelog.subscriptions.consumer_options import ConsumerArguments
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import insisting
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.output import note
+from tidelog_cli.records.record_selection import RecordSelection
 
 COMMIT_PERIOD_S: Final = 1.0
 
@@ -30,7 +30,7 @@ async def follow_as_member(
     group: str,
     *,
     start: Literal["earliest", "latest"] | int | datetime,
-    selection: ConsumerArguments,
+    selection: RecordSelection,
     max_records: int | None,
     write: Callable[[ConsumedBatch, int], None],
 ) -> None:
@@ -38,7 +38,7 @@ async def follow_as_member(
 
     Args:
         start: the start in partitions in which the group has no committed position.
-        selection: `key`, `tag` and `where`: only records that match.
+        selection: only records that match.
         max_records: maximum number of records to print; None for no limit.
         write: prints the given number of records from the start of a batch; may block.
     """
@@ -56,7 +56,7 @@ async def follow_as_member(
 
     wish = Group(group, commit_interval_s=COMMIT_PERIOD_S, on_assigned=keep_beginnings)
     left = max_records
-    async with client.consumer(topic, group=wish, **(selection | ConsumerArguments(start=start))) as consumer:
+    async with client.consumer(topic, group=wish, start=start, **selection) as consumer:
         async for batch in consumer.batches():
             count = len(batch) if left is None else min(left, len(batch))
             await call_in_background(partial(write, batch, count))

@@ -38,10 +38,10 @@ def test_fewer_partitions_than_pending_batches_are_measured(tmp_path: Path) -> N
 
 
 async def test_a_failed_write_ends_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise StorageFailedError("the disk failed")
 
-    monkeypatch.setattr(storage_rate._Writer, "write", fail)
+    monkeypatch.setattr(storage_rate, "stamp_owner", fail)
     with pytest.raises(StorageFailedError, match="the disk failed"):
         await storage_rate.measure(
             tmp_path, model="per-partition", partitions=3, seconds=0.2, size_bytes=10, pending_max=3

@@ -173,6 +173,46 @@ async def test_a_filter_may_test_fields_that_are_not_read(client: Client, addres
         assert repr(table.to_pylist()) == repr(expected)
 
 
+async def test_subscriptions_omit_rows_and_send_tested_fields(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    await client.create_topic("subscribed", schema=FIELDS, key="carrier", partitions=2)
+    await publish(client, "subscribed", rows(1000), 250)
+    received = [0]
+    original = WhereFilter.kept
+
+    def counted(self: WhereFilter, batch: Any, *more: Any) -> Any:
+        received[0] += len(batch)
+        return original(self, batch, *more)
+
+    monkeypatch.setattr(WhereFilter, "kept", counted)
+    for where, number_max in (("number = 77", 1), ("number > 40000", 0), ("_offset >= 0 and number = 5", 1)):
+        received[0] = 0
+        found = await consumed(client, "subscribed", 1000, where=where, columns=["city"])
+        assert (len(found), received[0]) == (number_max, number_max)
+        assert all(list(row) == ["city"] for row in found)
+    received[0] = 0
+    assert len(await consumed(client, "subscribed", 1000, where="number >= 500", key=b"c1")) == 100
+    assert received[0] == 100
+    for where, matches in WHERE:
+        expected = [{"number": row["number"]} for row in rows(1000) if matches(row)]
+        found = await consumed(client, "subscribed", 1000, where=where, columns=["number"])
+        assert sorted(found, key=lambda row: row["number"]) == expected
+
+
+async def test_a_subscription_follows_the_names_of_its_filter(client: Client) -> None:
+    """Under the second schema the two fields have each other's name."""
+    await client.create_topic("swapped", schema=["k int32 required", "a int32", "b int32"])
+    await publish(client, "swapped", [{"k": n, "a": n % 2, "b": 5} for n in range(100)], 50)
+    found: list[Any] = []
+    async with asyncio.timeout(30), client.consumer("swapped", where="a = 1", columns=["k"]) as consumer:
+        while sum(consumer.position().values()) < 100:
+            found += [record.value["k"] for record in await consumer.poll(timeout_s=0.1)]
+        await client.evolve_schema("swapped", rename={"a": "b", "b": "a"})
+        await publish(client, "swapped", [{"k": n, "a": 1, "b": 7} for n in range(100, 200)], 50)
+        while sum(consumer.position().values()) < 200:
+            found += [record.value["k"] for record in await consumer.poll(timeout_s=0.1)]
+    assert found == [*range(1, 100, 2), *range(100, 200)]
+
+
 async def _fetched_bytes(client: Client, topic: str, where: Any) -> int:
     offset, found = 0, 0
     while offset < 3000:

@@ -1,131 +1,115 @@
-"""Values of callers become literals of the field's type: exactly, or not at all."""
-
 from __future__ import annotations
 
-import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
+from tests.proto.schemas import schema_of
 
+from tidelog_proto.filters.binding import bound
+from tidelog_proto.filters.conditions import Comparison, ExactTime, Not, StartsWith
 from tidelog_proto.filters.expression import NO_ROW, AllOf, AnyOf, Leaf, Operator
-from tidelog_proto.filters.field_tests import FieldTests
 from tidelog_proto.filters.filter_limits import FilterError
 from tidelog_proto.schema.data_types import (
     BINARY,
-    BOOL,
     DATE32,
     FLOAT32,
     FLOAT64,
     INT8,
-    INT64,
     STRING,
     TIMESTAMP,
     TIMESTAMP_UTC,
     DataType,
     decimal128,
 )
+from tidelog_proto.schema.fields import Field
 
-EQUAL, LESS, AT_MOST, GREATER, AT_LEAST = (
-    Operator.EQUAL,
-    Operator.LESS,
-    Operator.LESS_OR_EQUAL,
-    Operator.GREATER,
-    Operator.GREATER_OR_EQUAL,
-)
-EVERY_VALUE = Leaf(7, Operator.IS_NOT_NULL)
+LT, LE, GT, GE = Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL
+EQ, NE, IN = Operator.EQUAL, Operator.NOT_EQUAL, Operator.IS_IN
+EXISTS = Leaf(1, Operator.IS_NOT_NULL)
 
 
-def compared(data_type: DataType, operator: Operator, *values: Any, negated: bool = False) -> Any:
-    return FieldTests(7, data_type, "f").compared(operator, values, negated=negated)
+def of(data_type: DataType, operator: Operator, *values: Any, negated: bool = False) -> Any:
+    condition = Comparison("f", operator, values)
+    return bound(Not(condition) if negated else condition, schema_of(Field(0, "f", data_type)))
+
+
+def leaf(operator: Operator, *literals: Any, nan: bool = False) -> Leaf:
+    return Leaf(1, operator, literals, nan=nan)
+
+
+def test_numbers_between_values_and_outside_the_range() -> None:
+    money = decimal128(5, 2)
+    assert of(money, LT, Decimal("1.005")) == leaf(LE, 100)
+    assert of(money, GT, Decimal("-1.005")) == leaf(GE, -100)
+    assert of(money, EQ, Decimal("1.005")) == NO_ROW
+    assert of(money, NE, Decimal("1.005")) == EXISTS
+    assert of(money, IN, Decimal("1.005"), 1, Decimal("1.00")) == leaf(IN, 100)
+    assert of(money, LT, 10**6) == EXISTS
+    assert of(INT8, GT, 190) == NO_ROW
+    assert of(INT8, GT, 190, negated=True) == EXISTS
+    assert of(INT8, LE, 1.5, negated=True) == leaf(GE, 2)
+
+
+def test_floats_become_those_of_the_field_and_nan_follows_negation() -> None:
+    assert of(FLOAT32, EQ, 0.1).literals == (0.10000000149011612,)
+    assert of(FLOAT64, EQ, Decimal("0.1")).literals == (0.1,)
+    assert of(FLOAT32, GT, 1e300) == leaf(GT, 1e300)
+    assert of(FLOAT64, GT, 1) == leaf(GT, 1.0)
+    assert of(FLOAT64, GT, 1, negated=True) == leaf(LE, 1.0, nan=True)
+    assert of(FLOAT64, NE, 1) == leaf(NE, 1.0, nan=True)
+    assert of(FLOAT64, NE, 1, negated=True) == leaf(EQ, 1.0)
+    assert of(FLOAT64, EQ, float("nan")) == NO_ROW
+    assert of(FLOAT64, LT, float("nan"), negated=True) == EXISTS
+    assert of(FLOAT64, NE, float("nan")) == EXISTS
+    assert of(FLOAT64, IN, float("nan"), 2) == leaf(IN, 2.0)
+
+
+def test_times() -> None:
+    assert of(DATE32, EQ, date(1970, 1, 2)) == of(DATE32, EQ, "1970-01-02") == leaf(EQ, 1)
+    assert of(TIMESTAMP_UTC, EQ, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == leaf(EQ, 1_000_000)
+    assert of(TIMESTAMP_UTC, EQ, "1970-01-01T01:00:00.5+01:00") == leaf(EQ, 500_000)
+    assert of(TIMESTAMP, EQ, "1970-01-01 00:00:01") == leaf(EQ, 1_000_000)
+    assert of(TIMESTAMP, LT, ExactTime(Fraction(1, 1000), is_utc=False)) == leaf(LE, 0)
 
 
 @pytest.mark.parametrize(
-    ("operator", "value", "expected"),
+    ("data_type", "value", "message"),
     [
-        (LESS, 1.5, Leaf(7, AT_MOST, (1,))),
-        (AT_MOST, Decimal("1.5"), Leaf(7, AT_MOST, (1,))),
-        (GREATER, -1.5, Leaf(7, AT_LEAST, (-1,))),
-        (AT_LEAST, 1.5, Leaf(7, AT_LEAST, (2,))),
-        (LESS, 2.0, Leaf(7, LESS, (2,))),
-        (EQUAL, 1.5, NO_ROW),
-        (Operator.NOT_EQUAL, 1.5, EVERY_VALUE),
-        (EQUAL, 1000, NO_ROW),
-        (LESS, 1000, EVERY_VALUE),
-        (GREATER, 1000, NO_ROW),
-        (GREATER, -129, EVERY_VALUE),
-        (EQUAL, 127, Leaf(7, EQUAL, (127,))),
+        (TIMESTAMP_UTC, "2026-01-01T00:00:00", "give a time with a time zone"),
+        (TIMESTAMP_UTC, datetime(2026, 1, 1), "give a time with a time zone"),  # noqa: DTZ001
+        (TIMESTAMP_UTC, "2026-01-01", "give a time with a time zone"),
+        (TIMESTAMP_UTC, "2026-01-01T00:00:00.1234567Z", "in whole microseconds"),
+        (TIMESTAMP, "2026-01-01T00:00:00Z", "give a time without a time zone"),
+        (TIMESTAMP, "2026-13-01T00:00:00", "give a time without a time zone"),
+        (DATE32, "2026-02-30", "give a date, such as '2026-01-31'"),
+        (DATE32, datetime(2026, 1, 1), "give a date"),  # noqa: DTZ001
+        (INT8, "5", "and '5' is not a value of it; give a number"),
+        (INT8, True, "give a number"),
+        (INT8, float("inf"), "give a number"),
+        (INT8, Decimal("1e1000000000"), "give a number"),
+        (FLOAT64, Decimal("1e999"), "give a number"),
+        (FLOAT64, 10**400, "give a number"),
+        (decimal128(5, 2), 0.1, "in Python, a Decimal instead of a float"),
+        (decimal128(5, 2), Decimal("NaN"), "give an integer or a decimal number"),
+        (STRING, 5, "give text, in single quotes"),
+        (STRING, "\ud800", "give text"),
+        (STRING, b"x", "give text"),
     ],
 )
-def test_numbers_between_and_outside_the_integers_of_a_field(operator: Operator, value: Any, expected: Any) -> None:
-    assert compared(INT8, operator, value) == expected
+def test_values_that_do_not_fit_a_field_are_refused(data_type: DataType, value: Any, message: str) -> None:
+    with pytest.raises(FilterError, match=message):
+        of(data_type, EQ, value)
 
 
-def test_sets_keep_the_values_that_the_field_can_have() -> None:
-    assert compared(INT8, Operator.IS_IN, 1, 1.0, 2.5, 900) == Leaf(7, Operator.IS_IN, (1,))
-    assert compared(INT8, Operator.IS_IN, 2.5) == NO_ROW
-    assert compared(INT8, Operator.IS_IN, 2.5, negated=True) == EVERY_VALUE
-    assert compared(INT64, Operator.IS_IN, 2**53 + 1, negated=True) == Leaf(7, Operator.IS_NOT_IN, (2**53 + 1,))
-
-
-def test_decimals_are_compared_in_their_unit() -> None:
-    assert compared(decimal128(6, 2), LESS, Decimal("1.005")) == Leaf(7, AT_MOST, (100,))
-    assert compared(decimal128(6, 2), EQUAL, Decimal("1.5")) == Leaf(7, EQUAL, (150,))
-    assert compared(decimal128(6, 2), EQUAL, Decimal("1.005")) == NO_ROW
-    with pytest.raises(FilterError, match="a Decimal instead of a float"):
-        compared(decimal128(6, 2), EQUAL, 1.5)
-
-
-def test_nan_matches_inequalities_and_negated_comparisons_only() -> None:
-    assert compared(FLOAT64, LESS, 1.0) == Leaf(7, LESS, (1.0,))
-    assert compared(FLOAT64, LESS, 1.0, negated=True) == Leaf(7, AT_LEAST, (1.0,), nan=True)
-    assert compared(FLOAT64, Operator.NOT_EQUAL, 1.0) == Leaf(7, Operator.NOT_EQUAL, (1.0,), nan=True)
-    assert compared(FLOAT64, EQUAL, math.nan) == NO_ROW
-    assert compared(FLOAT64, EQUAL, math.nan, negated=True) == EVERY_VALUE
-    assert compared(FLOAT32, EQUAL, 0.1).literals == (0.10000000149011612,)
-    for wrong in (10**400, "1", True):
-        with pytest.raises(FilterError, match="give a number"):
-            compared(FLOAT64, EQUAL, wrong)
-
-
-def test_dates_and_times_are_whole_units_of_the_right_kind() -> None:
-    assert compared(DATE32, EQUAL, date(1970, 1, 2)) == compared(DATE32, EQUAL, "1970-01-02") == Leaf(7, EQUAL, (1,))
-    at = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
-    assert compared(TIMESTAMP_UTC, LESS, at) == Leaf(7, LESS, (1_000_000,))
-    assert compared(TIMESTAMP_UTC, LESS, "1970-01-01T01:00:01+01:00") == Leaf(7, LESS, (1_000_000,))
-    assert compared(TIMESTAMP, LESS, "1970-01-01 00:00:01") == Leaf(7, LESS, (1_000_000,))
-    for data_type, wrong in (
-        (TIMESTAMP, at),
-        (TIMESTAMP_UTC, "1970-01-01T00:00:00"),
-        (DATE32, at),
-        (DATE32, "1970-02-30"),
-    ):
-        with pytest.raises(FilterError, match="'f' has the type"):
-            compared(data_type, EQUAL, wrong)
-
-
-def test_text_bytes_and_bools_are_not_converted() -> None:
-    assert compared(STRING, EQUAL, "ä") == Leaf(7, EQUAL, ("ä".encode(),))
-    assert compared(BINARY, Operator.IS_IN, b"a", bytearray(b"a")) == Leaf(7, Operator.IS_IN, (b"a",))
-    assert compared(BOOL, EQUAL, True) == Leaf(7, EQUAL, (True,))
-    for data_type, wrong in ((STRING, b"a"), (STRING, 1), (STRING, "\ud800"), (BINARY, "a"), (BOOL, 1)):
-        with pytest.raises(FilterError, match="is not a value of it"):
-            compared(data_type, EQUAL, wrong)
-    with pytest.raises(FilterError, match="no order"):
-        compared(BOOL, LESS, True)
-
-
-def test_tests_of_null_have_no_values() -> None:
-    assert compared(INT8, Operator.IS_NULL) == Leaf(7, Operator.IS_NULL)
-    assert compared(INT8, Operator.IS_NULL, negated=True) == EVERY_VALUE
-
-
-def test_a_prefix_is_a_range() -> None:
-    tests = FieldTests(7, BINARY, "f")
-    begin, end = Leaf(7, AT_LEAST, (b"a\xff",)), Leaf(7, LESS, (b"b",))
-    assert tests.starts_with(b"a\xff", negated=False) == AllOf((begin, end))
-    assert tests.starts_with(b"a\xff", negated=True) == AnyOf((Leaf(7, LESS, (b"a\xff",)), Leaf(7, AT_LEAST, (b"b",))))
-    assert tests.starts_with(b"\xff", negated=False) == Leaf(7, AT_LEAST, (b"\xff",))
-    with pytest.raises(FilterError, match="only string and binary fields have prefixes"):
-        FieldTests(7, INT8, "f").starts_with("1", negated=False)
+def test_prefixes_are_ranges() -> None:
+    schema = schema_of(Field(0, "f", STRING))
+    assert bound(StartsWith("f", "UA"), schema) == AllOf((leaf(GE, b"UA"), leaf(LT, b"UB")))
+    assert bound(Not(StartsWith("f", "UA")), schema) == AnyOf((leaf(LT, b"UA"), leaf(GE, b"UB")))
+    assert bound(StartsWith("f", ""), schema) == leaf(GE, b"")
+    schema = schema_of(Field(0, "f", BINARY))
+    assert bound(StartsWith("f", b"a\xff\xff"), schema) == AllOf((leaf(GE, b"a\xff\xff"), leaf(LT, b"b")))
+    assert bound(StartsWith("f", b"\xff"), schema) == leaf(GE, b"\xff")
+    assert bound(Not(StartsWith("f", b"\xff")), schema) == leaf(LT, b"\xff")
