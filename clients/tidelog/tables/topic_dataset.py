@@ -70,7 +70,8 @@ class TopicDataset(ds.UnionDataset):
         self._count_by = count_by
         self._on_read = on_read
         self._only = only
-        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
+        self.scans: weakref.WeakSet[Scan] = weakref.WeakSet()
+        """The scans that have not ended; each ends when nothing refers to it."""
         self._failure: Exception | None = None
 
     @property
@@ -104,7 +105,7 @@ class TopicDataset(ds.UnionDataset):
         needed = self._needed(columns, only)
         schema, batches = self._read(needed)
         scan = Scan(batches, self._on_read, self._note_failure)
-        self._scans.add(scan)
+        self.scans.add(scan)
         selected = self._columns.names if columns is None else columns or needed[:1]
         return TopicScanner(self._columns, schema, scan, selected, only)
 
@@ -160,7 +161,7 @@ class TopicDataset(ds.UnionDataset):
 
     def close(self) -> None:
         """End all scans, and close their connections."""
-        for scan in list(self._scans):
+        for scan in list(self.scans):
             scan.close()
 
     def _needed(self, columns: Columns | None, only: pc.Expression | None) -> list[str]:

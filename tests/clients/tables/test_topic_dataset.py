@@ -146,7 +146,7 @@ def test_abandoned_scan_ends(given: GivenRows) -> None:
     with pytest.raises(StopIteration):
         next(scan)
     scanner = topic.scanner(["i"])
-    (open_scan,) = topic._scans
+    (open_scan,) = topic.scans
     gone = weakref.ref(open_scan)
     del scanner, open_scan
     assert gone() is None, "a scan that nothing refers to ends with its read"
