@@ -146,7 +146,7 @@ async def test_replica_fetches_a_lost_first_segment_of_the_open_epoch_after_its_
     await cluster.start(late)
     copy = cluster.partition(late)
     await settled(lambda: copy.log.end_offset == 5, "the copy does not follow")
-    assert copy.log.start_offset == 2
+    assert 0 < copy.log.start_offset < 5, "the copy lacks its front"
     await cluster.stop(owner)
     next_owner = await cluster.owner()
     await publish(await cluster.peer(next_owner), TOPIC_ID, 1)
