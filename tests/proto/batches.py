@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -61,20 +62,26 @@ ONE = Given(values=[b"x" * 10])
 @st.composite
 def given_records(draw: st.DrawFn, max_size: int = 12) -> Given:
     """Draw records with any combination of columns."""
-    count = draw(st.integers(1, max_size))
+    columns = _columns_of(draw(st.integers(1, max_size)))
+    return Given(**{name: draw(column) for name, column in columns.items()})
 
-    def column(item: st.SearchStrategy[Any]) -> Any:
-        return draw(st.none() | st.lists(item, min_size=count, max_size=count))
+
+@cache
+def _columns_of(count: int) -> dict[str, st.SearchStrategy[Any]]:
+    """Make the columns of records by name. Hypothesis examines each new strategy, so there is one of each size."""
+
+    def column(item: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.none() | st.lists(item, min_size=count, max_size=count)
 
     optional_bytes = st.none() | st.binary(max_size=40)
     header = st.tuples(st.text(max_size=8), optional_bytes)
-    return Given(
-        values=draw(st.lists(optional_bytes, min_size=count, max_size=count)),
-        keys=column(optional_bytes),
-        timestamps_us=column(st.integers(-(2**63), 2**63 - 1)),
-        headers=column(st.lists(header, max_size=3)),
-        tags=column(st.none() | st.text(max_size=12)),
-    )
+    return {
+        "values": st.lists(optional_bytes, min_size=count, max_size=count),
+        "keys": column(optional_bytes),
+        "timestamps_us": column(st.integers(-(2**63), 2**63 - 1)),
+        "headers": column(st.lists(header, max_size=3)),
+        "tags": column(st.none() | st.text(max_size=12)),
+    }
 
 
 def batch_of(

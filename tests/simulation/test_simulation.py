@@ -26,13 +26,14 @@ from tests.simulation.scenario import (
 SEEDS = 160
 AT_A_TIME = 20
 AT_A_CHANGE = 40
-"""So many with every change, the others with `make testall`."""
-LOSING_SEEDS = [range(8), pytest.param(range(8, 40), marks=pytest.mark.long)]
+"""So many with every change, the others with `make testall`; `tests/tiers.py` names those of `make testslow`."""
+LOSING_SEEDS = [range(3), range(3, 8), pytest.param(range(8, 40), marks=pytest.mark.long)]
 RECOVERY_SEEDS = 30
 DEDUPLICATED_SEEDS = 40
 KEYED_SEEDS = 30
 SHARED_ID_SEEDS = [
-    range(24),
+    range(8),
+    range(8, 24),
     *(pytest.param(range(first, first + 44), marks=pytest.mark.long) for first in range(24, 200, 44)),
 ]
 MEMORY_SEEDS = 100
@@ -60,7 +61,7 @@ def test_every_invariant_holds(first: int) -> None:
 LOSING = [RETENTION, DELETED_AND_LOST, AGES, INDEXED, COMPACTION, COMPACTED_AND_DELETED, SCRUBBED, LOST_SEGMENTS]
 
 
-@pytest.mark.parametrize("seeds", LOSING_SEEDS, ids=["first", "others"])
+@pytest.mark.parametrize("seeds", LOSING_SEEDS, ids=["first", "next", "others"])
 @pytest.mark.parametrize("mixture", LOSING)
 def test_every_invariant_holds_with_record_loss_and_searches(mixture: str, seeds: range) -> None:
     for seed in seeds:
@@ -68,13 +69,14 @@ def test_every_invariant_holds_with_record_loss_and_searches(mixture: str, seeds
         assert not result.invariant, report(result)
 
 
-def test_every_invariant_holds_with_deduplication() -> None:
+@pytest.mark.parametrize("first", range(0, DEDUPLICATED_SEEDS, 10))
+def test_every_invariant_holds_with_deduplication(first: int) -> None:
     acked = 0
-    for seed in range(DEDUPLICATED_SEEDS):
+    for seed in range(first, first + 10):
         result = run_seed(seed, mixture=DEDUPLICATED)
         assert not result.invariant, report(result)
         acked += result.acked
-    assert acked > DEDUPLICATED_SEEDS
+    assert acked > 10
 
 
 @pytest.mark.parametrize("seeds", SHARED_ID_SEEDS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
@@ -87,25 +89,26 @@ def test_every_invariant_holds_with_shared_producer_ids(seeds: range) -> None:
     assert acked > len(seeds)
 
 
-def test_every_invariant_holds_with_request_keys() -> None:
+@pytest.mark.parametrize("first", range(0, KEYED_SEEDS, 10))
+def test_every_invariant_holds_with_request_keys(first: int) -> None:
     acked = 0
-    for seed in range(KEYED_SEEDS):
+    for seed in range(first, first + 10):
         result = run_seed(seed, mixture=KEYED_REQUESTS)
         assert not result.invariant, report(result)
         acked += result.acked
-    assert acked > KEYED_SEEDS
+    assert acked > 10
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(10, RECOVERY_SEEDS, 10))]
+    "first", [0, 5, *(pytest.param(first, marks=pytest.mark.long) for first in range(10, RECOVERY_SEEDS, 5))]
 )
 def test_every_invariant_holds_after_recoveries_without_a_quorum(first: int) -> None:
     recoveries = 0
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 5):
         result = run_seed(seed, mixture=UNSAFE)
         assert not result.invariant, report(result)
         recoveries += result.recoveries
-    assert recoveries >= 5, "where all have a quorum, nothing is recovered without one"
+    assert recoveries >= 3, "where all have a quorum, nothing is recovered without one"
 
 
 @pytest.mark.parametrize(
@@ -140,10 +143,15 @@ def test_an_ended_epoch_of_which_only_prefixes_were_written_is_lost_as_a_whole(s
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, SHARED_FILE_SEEDS, 20))]
+    "seeds",
+    [
+        *(range(8), range(8, 20)),
+        *(pytest.param(range(first, first + 20), marks=pytest.mark.long) for first in range(20, SHARED_FILE_SEEDS, 20)),
+    ],
+    ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
 )
-def test_every_invariant_holds_with_shared_files(first: int) -> None:
-    for seed in range(first, first + 20):
+def test_every_invariant_holds_with_shared_files(seeds: range) -> None:
+    for seed in seeds:
         result = run_seed(seed, mixture=SHARED_FILES)
         assert not result.invariant, report(result)
 

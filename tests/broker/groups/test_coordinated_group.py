@@ -118,27 +118,27 @@ async def test_change_wakes_only_its_waiting_member() -> None:
     await stage.coordinated.settle()
     told = stage.group.assignment_of(ADA)
     assert told is not None
-    waiting = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=told.revision, wait_s=5))
+    waiting = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=told.revision, wait_s=60))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     stage.group.join(BOB, WISH)
     await stage.coordinated.settle()
-    await asyncio.wait_for(waiting, 1)
-    await asyncio.wait_for(stage.coordinated.news(ADA, seen_revision=told.revision, wait_s=5), 1)  # there are some
-    await asyncio.wait_for(stage.coordinated.news(ADA, seen_revision=99, wait_s=0.01), 1)
+    await asyncio.wait_for(waiting, 15)
+    await asyncio.wait_for(stage.coordinated.news(ADA, seen_revision=told.revision, wait_s=60), 15)  # there are some
+    await asyncio.wait_for(stage.coordinated.news(ADA, seen_revision=99, wait_s=0.01), 15)
 
 
 async def test_second_heartbeat_ends_the_first_one() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
-    first = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=5))
+    first = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=60))
     await asyncio.sleep(0.01)
-    second = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=5))
-    await asyncio.wait_for(first, 1)
+    second = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=60))
+    await asyncio.wait_for(first, 15)
     assert not second.done()
     stage.coordinated.removed([ADA])
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 15)
 
 
 async def test_failed_write_resets_the_group() -> None:
@@ -218,7 +218,7 @@ async def test_waiting_members_fail_when_coordination_ends() -> None:
     stage = Stage()
     stage.group.join(ADA, WISH)
     await stage.coordinated.settle()
-    waiting = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=5))
+    waiting = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=60))
     await asyncio.sleep(0.01)
     gate = stage.hold()
     stage.group.join(BOB, WISH)
@@ -227,7 +227,7 @@ async def test_waiting_members_fail_when_coordination_ends() -> None:
     stage.coordinated.fail(ProtocolError(pb.EPOCH_CHANGING, "elsewhere"))
     for one in (waiting, done):
         with pytest.raises(ProtocolError, match="elsewhere"):
-            await asyncio.wait_for(one, 1)
+            await asyncio.wait_for(one, 15)
     gate.set_result(None)
     await asyncio.sleep(0.01)
     assert len(stage.written) == 2, "nothing more is written here"

@@ -23,8 +23,8 @@ from tidelog_broker.server.handlers import commit as commit_handler
 from tidelog_proto import broker_pb2 as pb
 
 GROUP = "g"
-RULES_S = 2.0
-"""Changed rules count for members within about a second, on a machine that is busy with other things in two."""
+RULES_S = 10.0
+"""Changed rules count for members within about a second, on a machine that is busy with other things in some."""
 
 
 class Shared:

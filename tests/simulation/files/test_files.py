@@ -6,11 +6,13 @@ import pytest
 from tests.simulation.files.mutants import MUTANTS, notice
 from tests.simulation.files.world import FilesWorld
 
-SEEDS = 40
+SEEDS = 20
 MUTANT_SEEDS = 150
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(40, 1000, 40))])
+@pytest.mark.parametrize(
+    "first", [0, 20, *(pytest.param(first, marks=pytest.mark.long) for first in range(40, 1000, 20))]
+)
 def test_crashes_and_damage_cost_only_what_they_may(first: int) -> None:
     for seed in range(first, first + SEEDS):
         FilesWorld(seed).run()

@@ -7,18 +7,20 @@ from tests.simulation.groups import log
 from tests.simulation.groups.mutants import MUTANTS, notice
 from tests.simulation.groups.world import World
 
-SEEDS = 60
+SEEDS = [range(20), range(20, 60)]
 MUTANT_SEEDS = 400
 
 
-def test_partitions_and_commits_of_members_are_exclusive() -> None:
-    for seed in range(SEEDS):
+@pytest.mark.parametrize("seeds", SEEDS, ids=["first", "next"])
+def test_partitions_and_commits_of_members_are_exclusive(seeds: range) -> None:
+    for seed in seeds:
         World(seed).run()
 
 
-def test_doubtful_writes_let_no_two_members_read_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seeds", SEEDS, ids=["first", "next"])
+def test_doubtful_writes_let_no_two_members_read_a_partition(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "UNKNOWN_SHARE", 0.5)
-    for seed in range(SEEDS):
+    for seed in seeds:
         World(seed).run()
 
 
