@@ -145,7 +145,7 @@ class PublishInProgress:
         broker, request, acks = self._broker, self._request, self._acks
         assert request is not None, "an answered request is not queued"
         message = request.envelope.publish
-        joint = broker.replication.joint_append()
+        joint = broker.replication.joint_append() if len(indices) > 1 else None
         forwarded: Forwarded | None = None
         unknown: list[_Unknown] = []
         unknown_schemas: list[_UnknownSchema] = []
@@ -182,7 +182,8 @@ class PublishInProgress:
                     else:
                         unknown.append(_Unknown(key, settle))
         finally:
-            joint.write()
+            if joint is not None:
+                joint.write()
         if forwarded is not None:
             forwarded.send()
         if unknown:
