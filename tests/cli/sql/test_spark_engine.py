@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli
+from tests.cli.sql.test_into_topic import ROWS, create
 from tests.json_texts import EXAMPLES, NOT_JSON
 
 from tidelog_cli.base.failures import CommandFailed
@@ -170,3 +171,24 @@ def test_spellings_that_differ_only_in_case() -> None:
     assert other_spellings(statement, ["t"]) == ["T"]
     assert other_spellings(statement.replace(", T,", ","), ["t"]) == []
     assert other_spellings(statement, ["a.B"]) == ["A.b"]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@SPARK_WARNS
+def test_both_engines_read_the_same_rows_of_a_typed_topic(cli: Cli, topic: str, node: str) -> None:
+    name = f"{topic}-typed"
+    create(name)
+    assert cli("produce", name, stdin="\n".join(map(json.dumps, ROWS)).encode()).code == 0
+    topics = Topics(node, "earliest", {}, 1000)
+    spark, duckdb = SparkEngine(768, {"bootstrap": node}), DuckDbEngine(256)
+    found = []
+    for engine, quote in ((spark, "`"), (duckdb, '"')):
+        try:
+            statement = f"SELECT * FROM {quote}{name}{quote} ORDER BY _offset"
+            answer = engine.answer(statement, topics.provide, lambda rows: None)
+            found.append([list(answer.names), *(list(map(plain, row)) for row in answer.rows)])
+        finally:
+            engine.close()
+    assert len(found[0]) == 1 + len(ROWS)
+    assert repr(found[0]) == repr(found[1])
