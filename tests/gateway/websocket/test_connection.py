@@ -282,7 +282,7 @@ async def test_without_credit_nothing_is_asked_of_the_log(serve: Serve, log: Fak
         assert not log.consumers
         await socket.send(json.dumps({"credit": {"sid": 1, "records": 3}}))
         assert len((await receive(socket))["batch"]["records"]) == 3
-        assert log.consumers == [{"prefetch_records": 3, "prefetch_bytes": 1 << 20}]
+        assert log.consumers == [{"prefetch_records": 3, "prefetch_bytes": 1 << 20, "columns": None}]
 
 
 WEIRD = [

@@ -7,7 +7,7 @@ from tests.simulation.files.mutants import MUTANTS, notice
 from tests.simulation.files.world import FilesWorld
 
 SEEDS = 20
-MUTANT_SEEDS = 150
+MUTANT_SEEDS = 200
 
 
 @pytest.mark.parametrize(
