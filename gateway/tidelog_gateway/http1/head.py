@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-HEAD_BYTES_MAX: Final = 64 * 1024
+HEAD_BYTES_MAX: Final = 80 * 1024
 FIELDS_MAX: Final = 256
 FIELDS_KEPT_BYTES: Final = 2048
 """Maximum size of the fields that are cached for the next request of the connection."""

@@ -15,8 +15,8 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope, positions_in
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
-CURSOR_CHARS_MAX: Final = HEAD_BYTES_MAX - 8 * KIB
-"""Limit of a cursor in a request's URL: leaves 8 KiB of the head for the other fields."""
+CURSOR_CHARS_MAX: Final = HEAD_BYTES_MAX - 24 * KIB
+"""Limit of a cursor in a request's URL: leaves 24 KiB of the head for `columns` and the other fields."""
 HEADER_CHARS_MAX: Final = 6_000
 """Limit of a cursor in a response header: clients and proxies accept lines of 8 KiB."""
 
