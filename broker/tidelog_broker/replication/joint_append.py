@@ -74,8 +74,9 @@ class JointAppend:
         driver.begin_joint()
         self._room_bytes -= needed_bytes
         self._size_bytes += needed_bytes
-        self._parts.append(_Part(driver, store, append, data))
+        # Staged first: `write` acknowledges each part, and must not know one without its batch.
         self._staged.append(store.stage(data, append.header))
+        self._parts.append(_Part(driver, store, append, data))
         return append
 
     def _has_room(self, group: SyncGroup | None, needed_bytes: int) -> bool:
@@ -86,10 +87,13 @@ class JointAppend:
         if not self._tools.inline_writes.allows(self._size_bytes + needed_bytes, self._started_s):
             return False
         self._group = group
-        for size_bytes in (max(needed_bytes, ROOM_BYTES), needed_bytes):
-            if group.has_room(size_bytes):
-                self._room_bytes += size_bytes
-                return True
+        try:
+            for size_bytes in (max(needed_bytes, ROOM_BYTES), needed_bytes):
+                if group.has_room(size_bytes):
+                    self._room_bytes += size_bytes
+                    return True
+        except StorageError:  # A write of the partition's own reports it.
+            return False
         return False
 
     def write(self) -> None:
@@ -100,7 +104,7 @@ class JointAppend:
         before, sleeps_before = time.perf_counter(), sleeps()
         try:
             self._group.append_staged(self._staged)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - otherwise the partitions of the write would wait forever
             self._complete(error)
             return
         if not self._parts:

@@ -11,8 +11,12 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.joint_append import JointAppend
+from tidelog_broker.storage.commit_log.commit_log import CommitLog
+from tidelog_broker.storage.commit_log.shared_store import SharedStore
+from tidelog_broker.storage.engine.store import StagedBatch
+from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.header import BatchHeader, Buffer, Codec, unpack_header
 
 PARTITIONS = 12
 LOG_SUFFIX = ".clog"
@@ -60,6 +64,8 @@ async def test_a_request_to_many_partitions_makes_one_write_and_one_sync(topic: 
     results = await topic.publish(*each(b"second"))
     assert [result.base_offset for result in results] == [1] * PARTITIONS
     assert topic.operations(before) == ["write", "sync"]
+    logs = [topic.stand.node.broker.partitions.get(topic.topic_id, at).log for at in range(PARTITIONS)]
+    assert {log.synced_offset for log in logs} == {2}, "no store has anything to sync"
     for at in range(PARTITIONS):
         assert await topic.peer.read_all(topic.topic_id, partition=at) == [b"first", b"second"]
 
@@ -81,6 +87,13 @@ async def test_batches_of_one_partition_in_a_request_keep_their_order(topic: Top
     results = await topic.publish((2, batch(b"a")), (5, batch(b"x")), (2, batch(b"b")), (2, batch(b"c")))
     assert [result.base_offset for result in results] == [1, 1, 2, 3]
     assert await topic.peer.read_all(topic.topic_id, partition=2) == [b"first", b"a", b"b", b"c"]
+
+
+async def test_a_batch_does_not_overtake_one_that_is_verified_by_a_worker(topic: Topic) -> None:
+    compressed = batch(b"a" * 5_000, codec=Codec.LZ4)
+    results = await topic.publish((2, compressed), (5, batch(b"x")), (2, batch(b"b")))
+    assert [result.base_offset for result in results] == [1, 1, 2]
+    assert await topic.peer.read_all(topic.topic_id, partition=2) == [b"first", b"a" * 5_000, b"b"]
 
 
 async def test_retries_get_their_offsets_and_gaps_are_refused(topic: Topic) -> None:
@@ -133,6 +146,45 @@ async def test_a_failure_of_the_log_fails_all_batches_and_stops_the_node(topic: 
     results = await topic.publish(*each(b"second"))
     assert {result.error.code for result in results} == {pb.STORAGE_FAILED}
     assert await topic.stand.stopped() != 0
+
+
+async def test_an_unexpected_fault_of_the_write_leaves_no_batch_waiting(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of the engine")
+
+    monkeypatch.setattr(CommitLog, "append_staged", fail)
+    results = await topic.publish(*each(b"second"))
+    assert all(result.HasField("error") for result in results)
+    assert await topic.stand.stopped() != 0
+
+
+async def test_a_batch_that_cannot_be_staged_is_not_acknowledged(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = SharedStore.stage
+
+    def fail(store: SharedStore, data: Buffer, header: BatchHeader) -> StagedBatch:
+        if "-3/" in str(store.directory):
+            raise RuntimeError("a fault of the engine")
+        return stage(store, data, header)
+
+    monkeypatch.setattr(SharedStore, "stage", fail)
+    topic.post(*each(b"second"))
+    before = topic.stand.node.broker.partitions.get(topic.topic_id, 2)
+    await settled(lambda: before.state.high_watermark == 2, "the batches before it are not written")
+    partition = topic.stand.node.broker.partitions.get(topic.topic_id, 3)
+    assert (partition.log.end_offset, partition.state.high_watermark) == (1, 1)
+
+
+async def test_a_fault_while_space_is_reserved_is_that_of_the_partition(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise StorageFailedError("the log has failed")
+
+    monkeypatch.setattr(CommitLog, "has_room", fail)
+    results = await topic.publish(*each(b"second"))
+    assert [result.base_offset for result in results] == [1] * PARTITIONS, "each is written by itself"
 
 
 async def test_acknowledged_batches_survive_a_crash(topic: Topic) -> None:

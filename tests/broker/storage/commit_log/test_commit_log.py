@@ -118,6 +118,18 @@ def test_space_is_reserved_for_marks_and_other_records() -> None:
     assert MARGIN_BYTES > 0
 
 
+def test_space_that_was_reserved_for_staged_batches_is_given_back() -> None:
+    """Requests that reserve more than they write do not use up the space of the log."""
+    world = world_of(1)
+    world.append(0, [0])
+    world.sim.free_bytes = 0
+    reserved = 0
+    while reserved < 16 * MIB:
+        assert world.log.has_room(1024), f"no room after {reserved} bytes, of which none was used"
+        world.log.append_staged([])
+        reserved += 1024
+
+
 def test_failed_sync_is_final_for_all_stores() -> None:
     """After a failed sync no store of the log takes appends, and their records stay readable."""
     world = world_of(3)
