@@ -415,6 +415,7 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 SPLIT = {
+    "tidelog.tables.read_arrow.RangeOptions": "the options of a client, and those of a range",
     "tidelog.testing.failing_files.FailingFileSystem": "real files, of which some operations fail",
     "tidelog.testing.failing_files._FailingFile": "the same",
     "tidelog_broker.replication.driver_ports.Neighbours": "a protocol that says more than another one",

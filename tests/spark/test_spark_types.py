@@ -65,7 +65,7 @@ def declared(a: Any = None, *, element: bool = True, nullable: bool = True, b: b
     return StructField("l", ArrayType(inner, element), nullable)
 
 
-def test_nulls_may_be_allowed_where_there_are_none() -> None:
+def test_a_declared_type_may_allow_nulls_that_the_values_lack() -> None:
     loose: Any = arrow_as_declared(declared(), LISTS)
     value: Any = pa.array([[{"a": 1, "b": None}], None, [None]], LISTS.type)
     assert value.cast(loose.type).to_pylist() == value.to_pylist()

@@ -48,6 +48,18 @@ BATCH_RECORDS: Final = 100_000
 """Default maximum number of rows of a batch."""
 
 
+class RangeOptions(ClientOptions, total=False):
+    """The arguments of `read_arrow` without `columns` and `where`; documented there."""
+
+    bootstrap: str | Sequence[str] | None
+    context: str | None
+    since: Point
+    until: Point
+    partitions: Iterable[int] | None
+    batch_records: int
+    tombstones: bool
+
+
 def read_arrow(
     topic: str,
     *,
@@ -100,7 +112,7 @@ def read_arrow(
         batch_records=batch_records,
         tombstones=tombstones,
         where=where,
-        options=options,
+        **options,
     )
     schema, batches = taken.read(columns)
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -108,15 +120,7 @@ def read_arrow(
 
 def dataset(
     topic: str,
-    *,
-    bootstrap: str | Sequence[str] | None = None,
-    context: str | None = None,
-    since: Point = "earliest",
-    until: Point = "latest",
-    partitions: Iterable[int] | None = None,
-    batch_records: int = BATCH_RECORDS,
-    tombstones: bool = False,
-    **options: Unpack[ClientOptions],
+    **options: Unpack[RangeOptions],
 ) -> TopicDataset:
     """Return a topic as a `pyarrow.dataset.Dataset`, for DuckDB, pandas and other users of pyarrow.
 
@@ -126,9 +130,8 @@ def dataset(
 
     Args:
         topic: the topic's name.
-        bootstrap, context, since, until, partitions, batch_records: as in `read_arrow`.
-        tombstones: in a typed topic, whether tombstones are rows, too, which a last column `_deleted` marks.
-        options: options of `Client`.
+        options: `bootstrap`, `context`, `since`, `until`, `partitions`, `batch_records` and `tombstones` as in
+            `read_arrow`, and options of `Client`.
 
     Raises:
         InvalidRequestError: as `read_arrow`.
@@ -136,31 +139,13 @@ def dataset(
     """
     from tidelog.tables.topic_dataset import TopicDataset  # noqa: PLC0415 - keeps `import tidelog` fast
 
-    taken = take_snapshot(
-        topic,
-        bootstrap=bootstrap,
-        context=context,
-        since=since,
-        until=until,
-        partitions=partitions,
-        batch_records=batch_records,
-        tombstones=tombstones,
-        options=options,
-    )
+    taken = take_snapshot(topic, **options)
     return TopicDataset(taken.columns, taken.read, "offset" if taken.schema is None else "_offset")
 
 
 def scan_polars(
     topic: str,
-    *,
-    bootstrap: str | Sequence[str] | None = None,
-    context: str | None = None,
-    since: Point = "earliest",
-    until: Point = "latest",
-    partitions: Iterable[int] | None = None,
-    batch_records: int = BATCH_RECORDS,
-    tombstones: bool = False,
-    **options: Unpack[ClientOptions],
+    **options: Unpack[RangeOptions],
 ) -> pl.LazyFrame:
     """Return a topic as a lazy frame of Polars, with the range, columns and arguments of `dataset`.
 
@@ -175,17 +160,7 @@ def scan_polars(
         from tidelog.tables.polars_source import lazy_frame  # noqa: PLC0415 - Polars is optional
     except ImportError as error:
         raise ImportError("scan_polars requires Polars; run: pip install polars") from error
-    taken = take_snapshot(
-        topic,
-        bootstrap=bootstrap,
-        context=context,
-        since=since,
-        until=until,
-        partitions=partitions,
-        batch_records=batch_records,
-        tombstones=tombstones,
-        options=options,
-    )
+    taken = take_snapshot(topic, **options)
     return lazy_frame(taken.columns, taken.read)
 
 
@@ -239,15 +214,15 @@ class TopicSnapshot:
 def take_snapshot(
     topic: str,
     *,
-    bootstrap: str | Sequence[str] | None,
-    context: str | None,
-    since: Point,
-    until: Point,
-    partitions: Iterable[int] | None,
-    batch_records: int,
-    tombstones: bool,
-    options: ClientOptions,
+    bootstrap: str | Sequence[str] | None = None,
+    context: str | None = None,
+    since: Point = "earliest",
+    until: Point = "latest",
+    partitions: Iterable[int] | None = None,
+    batch_records: int = BATCH_RECORDS,
+    tombstones: bool = False,
     where: Where | None = None,
+    **options: Unpack[ClientOptions],
 ) -> TopicSnapshot:
     """Return the range of a topic and, if it is typed, its newest schema; see `read_arrow`.
 
