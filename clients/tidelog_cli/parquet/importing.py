@@ -16,12 +16,10 @@ import pyarrow.parquet as pq
 import typer
 
 from tidelog import Topic
-from tidelog.rows.arrow_rows import typed_columns
-from tidelog.rows.value_checks import RowError
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
+from tidelog_cli.records.fitting_rows import FittingRows
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
-from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.schema.fields import Role
 from tidelog_proto.schema.topic_schema import Schema
 
@@ -157,24 +155,17 @@ def typed_chunks_of(
             f"the time of a record is its field {time.name!r}, which the files have; omit --now", EXIT_USAGE
         )
     left_out = {"_offset", "_partition", *(["_timestamp"] if time is not None or not keep_timestamps else [])}
-    layout = row_layout(schema)
     for path in files:
         with _opened(path, is_typed=True) as file, _reading(path):
             names = file.schema_arrow.names
             selected = [name for name in names if name not in left_out]
             by_partition = keep_partitions and "_partition" in names
-            first = 0
+            fitting = FittingRows(schema, str(path))
             for batch in file.iter_batches(
                 _rows_at_once(file), columns=[*selected, "_partition"] if by_partition else selected
             ):
                 rows = batch.select(selected)
-                try:
-                    typed_columns(layout, rows)  # refused here, where the rows are known
-                except RowError as error:
-                    raise CommandFailed(
-                        f"{path}: in the {rows.num_rows} rows from row {first + 1} on: {error}"
-                    ) from error
-                first += rows.num_rows
+                fitting.check(rows)
                 if not by_partition:
                     yield Chunk(rows, None)
                     continue

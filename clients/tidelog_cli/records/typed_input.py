@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from tidelog.rows.arrow_rows import typed_columns
 from tidelog.rows.json_rows import row_of_json
 from tidelog.rows.row_writer import row_writer
 from tidelog.rows.value_checks import RowError
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.records.fitting_rows import FittingRows
 from tidelog_cli.records.input_formats import CHUNK_BYTES, ROWS_PER_BATCH, Format, arrow_batches
 from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.schema.arrow_types import arrow_type
@@ -40,14 +40,13 @@ def typed_rows(path: Path, file_format: Format, schema: Schema, delimiter: str |
         CommandFailed: the file is not what its format says, or a value does not fit its field.
         OSError: the file cannot be read.
     """
-    layout, first = row_layout(schema), 0
+    fitting = FittingRows(schema, str(path))
     try:
         for batch in _batches(path, file_format, schema, delimiter):
-            typed_columns(layout, batch)  # refused here, where the rows are known
+            fitting.check(batch)
             yield batch
-            first += batch.num_rows
     except RowError as error:
-        raise CommandFailed(f"{path}: in the {ROWS_PER_BATCH} rows from row {first + 1} on: {error}") from error
+        raise fitting.failure(error) from error
     except pa.ArrowInvalid as error:
         raise CommandFailed(f"{path}: {error}; the topic is typed, `tidelog topic schema show` prints it") from error
 

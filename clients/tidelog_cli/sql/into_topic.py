@@ -13,12 +13,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.rows.arrow_rows import typed_columns
-from tidelog.rows.value_checks import RowError
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.records.fitting_rows import FittingRows
 from tidelog_cli.records.publishing import AcksChoice, Chunk, Published, publish_all
 from tidelog_cli.sql.answers import Answer, distinct, json_of, plain
-from tidelog_proto.batch.row_layout import row_layout
 from tidelog_proto.schema.topic_schema import Schema
 
 ROWS_PER_CHUNK: Final = 8192
@@ -70,16 +68,10 @@ class IntoTopic:
                 "out, for example with EXCLUDE (_partition, _offset, _timestamp)",
                 EXIT_USAGE,
             )
-        layout, first = row_layout(schema), 0
+        fitting = FittingRows(schema, "the answer")
         for batch in answer.batches:
-            try:
-                typed_columns(layout, batch)  # refused here, where the rows are known
-            except RowError as error:
-                raise CommandFailed(
-                    f"{self.topic}: in the {batch.num_rows} rows from row {first + 1} of the answer on: {error}"
-                ) from error
+            fitting.check(batch)
             yield Chunk(batch, None)
-            first += batch.num_rows
 
     def _objects(self, answer: Answer) -> Iterator[Chunk]:
         names = distinct(answer.names)

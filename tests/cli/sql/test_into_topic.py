@@ -160,7 +160,7 @@ def test_an_answer_becomes_rows_of_a_typed_topic(cli: Cli, typed: str) -> None:
         ("SELECT id::VARCHAR AS id FROM {}", "id"),
         ("SELECT id + 0.5 AS id FROM {}", "id"),
         ("SELECT sum(id) * 1000000 AS id FROM {}", "id"),
-        ("SELECT id, 300 AS small FROM {}", "small"),
+        ("SELECT id, 300 AS small FROM {}", "the answer, row 1: column 'small'"),
         ("SELECT NULL::BIGINT AS id FROM {}", "required"),
     ],
 )
