@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, ByteType, LongType, StructField, StructType
-from tests.clients.logs import FakeLog, numbered
+from tests.clients.logs import FakeClient, FakeLog, numbered
 from tests.proto.schema_chains import chains
 from tests.proto.typed_batches import encoded, layouts_of, parsed, rows_of_schema
 from tests.spark.typed_frames import columns_of, content_of, evolved, options, schema_of
 
+from pyspark_tidelog import task
 from pyspark_tidelog.errors import DataLossError, TidelogSourceError
+from pyspark_tidelog.task import RangePartition, RangeReader
 from pyspark_tidelog.typed_columns import TypedColumns, typed_columns
 from pyspark_tidelog.typed_reader import TypedRows, read_rows
 from pyspark_tidelog.typed_topic import TypedTopic
@@ -163,3 +165,27 @@ def test_a_frame_may_have_its_columns_in_any_order() -> None:
     names = {"_deleted": BooleanType(), "n": ByteType(), "_offset": LongType()}
     columns = typed_columns(given, topic, StructType([StructField(name, of) for name, of in names.items()]))
     assert read(FakeLog([batch_of(schema, k=["a"], n=[1])]), columns) == [{"_deleted": False, "n": 1, "_offset": 0}]
+
+
+@pytest.mark.parametrize(
+    ("named", "fields", "columns"),
+    [
+        ({"columns": "n"}, [3], []),
+        ({"columns": "n", "key": "a"}, [3], ["key"]),
+        ({"columns": "n", "tag": "x", "includeTombstones": "true"}, [3], ["tag"]),
+        ({"columns": "n,_timestamp,_headers"}, [3], ["timestamp", "headers"]),
+        ({"columns": "k,_offset"}, [1], []),
+        ({}, None, None),
+    ],
+)
+def test_a_task_requests_the_fields_of_its_columns_and_what_its_filter_compares(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], fields: list[int] | None, columns: list[str] | None
+) -> None:
+    schema = schema_of("k string", "g string", "n int8", key="k", tag="g")
+    fake = FakeClient({"t": [FakeLog([batch_of(schema, k=["a"], g=["x"], n=[0])])]})
+    monkeypatch.setattr(task, "Client", fake)
+    chosen = options(**named)
+    reader = RangeReader(chosen, columns_of(schema, **named))
+    found = list(reader.read(RangePartition(OffsetRange("t", 0, 0, 1), fake.topic("t").topic_id)))
+    assert sum(batch.num_rows for batch in found) == 1
+    assert (fake.options.get("fields"), fake.options.get("columns")) == (fields, columns)
