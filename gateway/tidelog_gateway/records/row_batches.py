@@ -24,7 +24,7 @@ from tidelog_proto.limits import KIB
 
 ROWS_RENDERED: Final = 500
 ROWS_BYTES: Final = 128 * KIB
-_AROWS_BYTES: Final = 4 * ROWS_BYTES
+_IN_THREAD_BYTES: Final = 4 * ROWS_BYTES
 """Size from which a part is rendered in a thread."""
 _OF_RECORDS: Final = ("timestamp", "key", "headers", "tag")
 
@@ -155,7 +155,7 @@ async def rendered(part: RecordBatch, rows: RowReader) -> pa.RecordBatch:
     Raises:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
-    if part.columns().nbytes >= _AROWS_BYTES:
+    if part.columns().nbytes >= _IN_THREAD_BYTES:
         return await asyncio.to_thread(_columns, part, rows)
     return _columns(part, rows)
 

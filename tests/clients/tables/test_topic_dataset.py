@@ -152,6 +152,15 @@ def test_abandoned_scan_ends(given: GivenRows) -> None:
     assert gone() is None, "a scan that nothing refers to ends with its read"
 
 
+def test_close_ends_open_scans(given: GivenRows) -> None:
+    topic = given.dataset()
+    reader = topic.scanner(["i"]).to_reader()
+    reader.read_next_batch()
+    assert given.ended == []
+    topic.close()
+    assert given.ended == [True]
+
+
 def test_why_a_scan_failed_is_kept() -> None:
     read: list[int] = []
 
